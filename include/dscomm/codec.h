@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Codecs: how gradient elements look on the wire. A codec is named by a text, its spec:
+ *   none        the caller's data type, values as they are (fp16 data: scaled by a power of two)
+ *   fp32        unrounded float32 partial sums
+ *   fp16 bf16   16-bit casts
+ *   int8        8-bit integers with one float32 scale per block; int8:block=N, N in 16 32 64 128 256
+ * The byte layout is normative in docs/wire_format.md. Usable without a communicator.
+ */
+#ifndef DSCOMM_CODEC_H
+#define DSCOMM_CODEC_H
+
+#include <stddef.h>
+
+#include "dscomm/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dscomm_codec dscomm_codec_t;
+
+/**
+ * Codec of a spec text. Equal specs give the same pointer; codecs live as long as the process.
+ *
+ * @param spec      Borrowed for the call, for example "int8:block=128".
+ * @param codec_out Borrowed for ever; untouched on error.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_INVALID  the spec is not understood; dscomm_last_error() lists what is allowed
+ *
+ * Threads: any.
+ */
+DSCOMM_API dscomm_status_t dscomm_codec_parse(const char *spec, const dscomm_codec_t **codec_out);
+
+/**
+ * Short form of dscomm_codec_parse(): NULL on error.
+ * Threads: any.
+ */
+DSCOMM_API const dscomm_codec_t *dscomm_codec(const char *spec);
+
+/**
+ * Canonical spec text of a codec, for example "int8:block=128"; defaults are left out.
+ * Threads: any.
+ */
+DSCOMM_API const char *dscomm_codec_spec(const dscomm_codec_t *codec);
+
+/**
+ * Exact size in bytes of a message of n elements, a multiple of 16. For "none" that of float32.
+ * Threads: any.
+ */
+DSCOMM_API size_t dscomm_codec_bound(const dscomm_codec_t *codec, size_t n);
+
+/**
+ * Encode n float32 values into one message.
+ *
+ * @param codec       Not NULL; "none" acts as fp32 here.
+ * @param dst         [dst_bytes] bytes, 16-byte aligned, must not overlap src.
+ * @param dst_bytes   At least dscomm_codec_bound(codec, n).
+ * @param src         [n] float32, 4-byte aligned, on the host.
+ * @param n           Elements, any.
+ * @param written_out Bytes used in dst; untouched on error.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_INVALID  NULL or misaligned argument, or dst too small
+ *
+ * Numerics: bit-exact on every instruction set. A block holding NaN or Inf decodes to NaN.
+ * Threads:  reentrant.
+ */
+DSCOMM_API dscomm_status_t dscomm_encode(const dscomm_codec_t *codec, void *dst, size_t dst_bytes,
+                                         const float *src, size_t n, size_t *written_out);
+
+/**
+ * Decode one message of n elements into float32.
+ *
+ * @param codec     Not NULL; "none" acts as fp32 here.
+ * @param dst       [n] float32, 4-byte aligned, on the host.
+ * @param n         Elements, any.
+ * @param src       [src_bytes] bytes of an untrusted message, 16-byte aligned.
+ * @param src_bytes Must equal dscomm_codec_bound(codec, n).
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_INVALID  NULL or misaligned argument
+ *         DSCOMM_ERR_CORRUPT  src_bytes is not the size of a message of n elements
+ *
+ * Numerics: a scale whose exponent bits are all set makes its block NaN (0x7fc00000).
+ * Threads:  reentrant.
+ */
+DSCOMM_API dscomm_status_t dscomm_decode(const dscomm_codec_t *codec, float *dst, size_t n,
+                                         const void *src, size_t src_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DSComm: compressed AllReduce. A communicator joins ranks (processes or threads) over shared
+ * memory or TCP; dscomm_allreduce_compressed() reduces a vector over them in the precision of a
+ * codec, with error feedback, and leaves identical bits on every rank. Needs no CUDA.
+ *
+ * Every wait has a deadline (timeout_ms). After an error that reaches other ranks the communicator
+ * has failed: further calls return DSCOMM_ERR_BAD_STATE with the first error's text; destroy it.
+ * Argument errors are found before anything is touched and leave the communicator usable.
+ */
+#ifndef DSCOMM_H
+#define DSCOMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dscomm/codec.h"
+#include "dscomm/feedback.h"
+#include "dscomm/status.h"
+
+#define DSCOMM_VERSION_MAJOR 0
+#define DSCOMM_VERSION_MINOR 1
+#define DSCOMM_VERSION_PATCH 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dscomm_comm dscomm_comm_t;
+typedef struct dscomm_stream dscomm_stream_t;
+typedef struct dscomm_plan dscomm_plan_t;
+
+typedef enum {
+    DSCOMM_FLOAT32 = 0,
+    DSCOMM_FLOAT16 = 1,
+    DSCOMM_BFLOAT16 = 2,
+} dscomm_dtype_t;
+
+typedef enum {
+    DSCOMM_SUM = 0,
+    DSCOMM_AVG = 1,
+    DSCOMM_MAX = 2, /* max and min: no feedback; NaN wins; +0 > -0 */
+    DSCOMM_MIN = 3,
+} dscomm_op_t;
+
+typedef enum {
+    DSCOMM_LOG_ERROR = 0,
+    DSCOMM_LOG_WARN = 1,
+    DSCOMM_LOG_INFO = 2,
+    DSCOMM_LOG_DEBUG = 3,
+} dscomm_log_level_t;
+
+/** Version as "0.1.0". */
+DSCOMM_API const char *dscomm_version(void);
+
+/**
+ * Route log lines to a function instead of stderr (NULL: back to stderr).
+ *
+ * @param fn   Called with one line without newline, from any thread; must not call the library.
+ * @param user Passed through; must outlive the last call.
+ *
+ * Threads: call before the first communicator exists.
+ */
+typedef void dscomm_log_fn(void *user, dscomm_log_level_t level, const char *line);
+DSCOMM_API void dscomm_set_log(dscomm_log_fn *fn, void *user);
+
+/** ------------------------------------------------------------------ communicator ---------- */
+
+/* Opaque bytes that one rank makes and hands to all; holds an address and a secret. */
+typedef struct {
+    unsigned char bytes[128];
+} dscomm_unique_id_t;
+
+typedef struct {
+    size_t struct_bytes; /* sizeof(dscomm_comm_config_t) */
+    int timeout_ms;      /* deadline of every wait; 0: DSCOMM_TIMEOUT_MS */
+    int n_threads;       /* threads that compute in a call, the caller included; 0: DSCOMM_THREADS */
+    size_t chunk_bytes;  /* float32 bytes per message; 0: DSCOMM_CHUNK_BYTES; equal on all ranks */
+    const char *transport; /* "auto", "loopback", "shm", "tcp"; NULL: DSCOMM_TRANSPORT */
+    const char *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM; equal on all ranks */
+    int preserve_input;  /* 1: an in-place call that fails restores its input (one copy per call) */
+} dscomm_comm_config_t;
+
+#define DSCOMM_COMM_CONFIG_INIT                                                                    \
+    {                                                                                              \
+        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0                                       \
+    }
+
+/**
+ * Make the id of a new communicator and start its rendezvous in a thread of this process, which
+ * ends when all ranks have come or at the deadline. Any process may call it.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_ENV     DSCOMM_SOCKET_IFNAME names no interface
+ *         DSCOMM_ERR_SYSTEM  no port or thread to be had
+ */
+DSCOMM_API dscomm_status_t dscomm_unique_id_create(dscomm_unique_id_t *id_out);
+
+/**
+ * Join a communicator; returns when all ranks have joined.
+ *
+ * @param n_ranks  World size, 1 to 65535.
+ * @param rank     0 to n_ranks - 1, each used once.
+ * @param id       Borrowed for the call.
+ * @param config   Borrowed for the call; NULL for defaults.
+ * @param comm_out Owned by the caller; untouched on error.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_INVALID   bad argument
+ *         DSCOMM_ERR_ENV       a DSCOMM_* variable is bad; the text names it, its value and the range
+ *         DSCOMM_ERR_TIMEOUT   the text names the ranks that never came
+ *         DSCOMM_ERR_MISMATCH  ranks differ in version, world size or a shared setting
+ *
+ * Threads: different ranks may join from different threads of one process.
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscomm_unique_id_t *id,
+                                              const dscomm_comm_config_t *config,
+                                              dscomm_comm_t **comm_out);
+
+/**
+ * Join from the launcher's variables: RANK and WORLD_SIZE (torchrun), OMPI_COMM_WORLD_* or PMI_*
+ * (mpirun), SLURM_PROCID and SLURM_NTASKS (srun). The rendezvous is at MASTER_ADDR, port DSCOMM_PORT,
+ * else MASTER_PORT + 1. The key is DSCOMM_SECRET, else derived from the job id, which keeps accidents
+ * out but not attackers.
+ *
+ * @return as dscomm_comm_create(); DSCOMM_ERR_ENV names the missing variables
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
+                                                       dscomm_comm_t **comm_out);
+
+/** Leaves and frees. Waits for queued calls. NULL is allowed. Not while a call runs on it. */
+DSCOMM_API void dscomm_comm_destroy(dscomm_comm_t *comm);
+
+/**
+ * Makes the running call, on this and on all other ranks, end with DSCOMM_ERR_ABORTED soon.
+ * Threads: any, that is its purpose.
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_abort(dscomm_comm_t *comm);
+
+/**
+ * First error of the communicator, DSCOMM_OK while it works. text_out (may be NULL) is borrowed
+ * until the communicator is destroyed.
+ * Threads: any.
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_async_error(const dscomm_comm_t *comm, const char **text_out);
+
+DSCOMM_API int dscomm_comm_rank(const dscomm_comm_t *comm);
+DSCOMM_API int dscomm_comm_n_ranks(const dscomm_comm_t *comm);
+
+typedef struct {
+    size_t struct_bytes;       /* in: sizeof(dscomm_stats_t) */
+    uint64_t calls;            /* finished collectives */
+    uint64_t wire_tx_bytes;    /* sent, headers included */
+    uint64_t wire_rx_bytes;    /* received, headers included */
+    uint64_t payload_tx_bytes; /* sent, without headers */
+    uint64_t nonfinite_elems;  /* output elements that were not finite */
+    uint64_t wait_ns;          /* time in calls with nothing to do but wait */
+    uint64_t call_ns;          /* time in calls */
+    uint64_t plans;            /* plans created */
+} dscomm_stats_t;
+
+/** Totals since creation. Threads: any; a running call may be half counted. */
+DSCOMM_API dscomm_status_t dscomm_comm_stats(const dscomm_comm_t *comm, dscomm_stats_t *stats_out);
+
+/** ------------------------------------------------------------------ streams --------------- */
+
+/**
+ * An ordered queue of calls with a thread of its own. One thread at a time may add to it.
+ */
+DSCOMM_API dscomm_status_t dscomm_stream_create(dscomm_stream_t **stream_out);
+/** Waits for queued calls, then frees. NULL is allowed. */
+DSCOMM_API void dscomm_stream_destroy(dscomm_stream_t *stream);
+/** Waits for all queued calls; returns the first error among them since the last synchronize. */
+DSCOMM_API dscomm_status_t dscomm_stream_synchronize(dscomm_stream_t *stream);
+/** DSCOMM_OK when idle, DSCOMM_IN_PROGRESS else. */
+DSCOMM_API dscomm_status_t dscomm_stream_query(dscomm_stream_t *stream);
+
+/** ------------------------------------------------------------------ collectives ----------- */
+
+/**
+ * AllReduce with compressed messages.
+ *
+ * @param send     [count] elements of dtype, any alignment of the element; may equal recv, may not
+ *                 overlap it otherwise.
+ * @param recv     [count] elements of dtype. Undefined if the call fails.
+ * @param count    Elements; any, also 0 and beyond 2^31.
+ * @param codec    From dscomm_codec_parse(); NULL means "none".
+ * @param feedback Of the same count, used by one call at a time; NULL for none. Not with MAX, MIN.
+ * @param stream   NULL: blocking call. Else the call is queued, send, recv and feedback stay the
+ *                 call's until the stream is synchronized.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_INVALID    bad argument; nothing was touched
+ *         DSCOMM_ERR_BAD_STATE  the communicator failed before
+ *         DSCOMM_ERR_MISMATCH   ranks called with different arguments; names the field and values
+ *         DSCOMM_ERR_TIMEOUT, DSCOMM_ERR_PEER_LOST, DSCOMM_ERR_CORRUPT, DSCOMM_ERR_ABORTED
+ *
+ * Numerics: all ranks get identical bits, the same on every run, for any chunk size, thread count
+ *           and transport. An element with a NaN or Inf input is not finite on any rank.
+ * Threads:  calls on one communicator run in issue order; one thread at a time may issue.
+ * Memory:   the first call of a shape (count, dtype, op, codec, feedback or not) makes a plan; later
+ *           calls allocate nothing.
+ */
+DSCOMM_API dscomm_status_t dscomm_allreduce_compressed(const void *send, void *recv, size_t count,
+                                                       dscomm_dtype_t dtype, dscomm_op_t op,
+                                                       const dscomm_codec_t *codec,
+                                                       dscomm_feedback_t *feedback,
+                                                       dscomm_comm_t *comm, dscomm_stream_t *stream);
+
+/**
+ * Make (or find) the plan of a shape before its first call. Collective: all ranks, same order.
+ *
+ * @param with_feedback 1 if calls will pass a feedback object.
+ * @param plan_out      Borrowed until the communicator is destroyed.
+ */
+DSCOMM_API dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count,
+                                              dscomm_dtype_t dtype, dscomm_op_t op,
+                                              const dscomm_codec_t *codec, int with_feedback,
+                                              const dscomm_plan_t **plan_out);
+
+/** One line about a plan: algorithm, codec, chunks, bytes, ratio. Borrowed with the plan. */
+DSCOMM_API const char *dscomm_plan_explain(const dscomm_plan_t *plan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

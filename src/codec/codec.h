@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Wire formats. A message is a fixed number of elements in a codec's layout; its size is a pure
+ * function of codec and element count. All functions here work on a *span* of a message's elements,
+ * so that callers can walk a chunk in tiles that stay in the first cache levels.
+ *
+ * docs/wire_format.md is normative; kernels_c.c is its arithmetic.
+ */
+#ifndef DSC_CODEC_H
+#define DSC_CODEC_H
+
+#include "core/core.h"
+
+/* Elements of a working tile: 8 KiB of float32, so that five tiles fit in a 48 KiB L1. */
+#define DSC_TILE_ELEMS 2048
+
+/* One message and what both ends know about it without asking. */
+struct dsc_msg {
+    uint8_t *bytes; /* 16-byte aligned */
+    size_t n;       /* elements of the whole message */
+    int exponent;   /* E: fp16 carries x * 2^-E; ceil(log2(ranks summed in x)) */
+};
+
+/*
+ * Spans: `first` is a multiple of the codec's tile_align, n ends on one or at the message's end.
+ * No function allocates. `msg` bytes of a peer are untrusted; their size was checked.
+ */
+struct dsc_codec_ops {
+    const char *family; /* first word of the spec */
+
+    /* Bytes of a message of n elements, a multiple of 16. */
+    size_t (*message_bytes)(const struct dscomm_codec *codec, size_t n);
+
+    /* x -> message; decoded (NULL allowed) gets D = decode(encode(x)). x may equal decoded. */
+    void (*encode)(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+                   size_t n, const float *x, float *decoded);
+
+    /*
+     * A sender's step in one pass: x = v + beta*r, message = encode(x), r_out = x - D.
+     * r_out == r is allowed (one vector). r_keep: 1 leaves r_out of a poison block as r was (for
+     * one vector, where the restore after decode has nothing to restore from).
+     */
+    void (*encode_feedback)(const struct dscomm_codec *codec, const struct dsc_msg *msg,
+                            size_t first, size_t n, const float *v, const float *r, float beta,
+                            float *r_out, int r_keep);
+
+    /* message -> dst, NaN canonical; or acc += D, in one IEEE addition per element. */
+    void (*decode)(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+                   size_t n, float *dst);
+    void (*decode_add)(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+                       size_t n, float *acc);
+};
+
+/* A parsed spec. */
+struct dscomm_codec {
+    const struct dsc_codec_ops *ops;
+    char spec[64];     /* canonical text */
+    uint32_t block;    /* elements per scale; 1 for casts */
+    bool is_none;      /* takes the data type's cast: see dsc_codec_resolve() */
+    bool lossless;     /* decode(encode(x)) == x for every finite x */
+    uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
+    double e0;         /* nominal relative L2 error of one encode */
+};
+
+/* The codec that really runs: for `none` the cast to the data type, else the codec itself. */
+const struct dscomm_codec *dsc_codec_resolve(const struct dscomm_codec *codec, dscomm_dtype_t dtype);
+
+static inline size_t dsc_codec_message_bytes(const struct dscomm_codec *codec, size_t n)
+{
+    return codec->ops->message_bytes(codec, n);
+}
+
+/* Registered specs, one canonical text per family and option, for tests that walk all codecs. */
+const char *const *dsc_codec_test_specs(size_t *n_out);
+
+/*
+ * Data types. `bits` is an array of dtype elements with the element's alignment only. load is exact
+ * (a NaN may keep its payload); store rounds to nearest even and makes NaN canonical.
+ */
+void dsc_dtype_load(dscomm_dtype_t dtype, float *dst, const void *bits, size_t n);
+void dsc_dtype_store(dscomm_dtype_t dtype, void *bits, const float *src, size_t n);
+
+#endif

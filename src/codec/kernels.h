@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The arithmetic primitives that codecs and executors are made of. The scalar functions in
+ * kernels_c.c are the specification; every other level gives the same bits. Pointers have only
+ * their element's alignment unless said; n is any number; arrays do not overlap unless said.
+ */
+#ifndef DSC_KERNELS_H
+#define DSC_KERNELS_H
+
+#include "core/core.h"
+
+/* ---- conversions ---- */
+typedef void dsc_f16_load_fn(float *dst, const uint16_t *src, size_t n);
+typedef void dsc_f16_store_fn(uint16_t *dst, const float *src, size_t n); /* nearest even, NaN 0x7e00 */
+typedef void dsc_bf16_load_fn(float *dst, const uint16_t *src, size_t n);
+typedef void dsc_bf16_store_fn(uint16_t *dst, const float *src, size_t n); /* nearest even, NaN 0x7fc0 */
+typedef void dsc_f32_store_fn(float *dst, const float *src, size_t n); /* copy, NaN 0x7fc00000; dst may be src */
+
+/* ---- element-wise, each operation rounded once ---- */
+/* x = v + beta*r (product rounded, then sum). x may be v or r. */
+typedef void dsc_axpy_fn(float *x, const float *v, const float *r, float beta, size_t n);
+/* acc += x */
+typedef void dsc_add_fn(float *acc, const float *x, size_t n);
+/* acc = larger (smaller): NaN if either is NaN (canonical), +0 > -0 */
+typedef void dsc_max_fn(float *acc, const float *x, size_t n);
+/* y = x * s and y = x / d; y may be x */
+typedef void dsc_mul_fn(float *y, const float *x, float s, size_t n);
+typedef void dsc_div_fn(float *y, const float *x, float d, size_t n);
+/* r = x - a*o (product rounded, then difference); r may be x */
+typedef void dsc_residual_fn(float *r, const float *x, const float *o, float a, size_t n);
+/* number of elements for which a*o is not finite */
+typedef size_t dsc_count_nonfinite_fn(const float *o, float a, size_t n);
+
+/*
+ * ---- int8 blocks: q[n] codes, scale[ceil(n/block)], block 16 to 256 ----
+ * amax < 2^-100: scale 0, codes 0. amax not finite: scale 0x7fc00000, codes 0 (poison).
+ * else scale = amax/127, inv = 127/amax, q = clamp(rint(x*inv), -127, 127), D = q*scale.
+ */
+/* d (NULL allowed, may be x) gets D; poison blocks get 0x7fc00000. */
+typedef void dsc_int8_encode_fn(int8_t *q, float *scale, float *d, const float *x, size_t n,
+                                uint32_t block);
+/* x = v + beta*r; r_out = x - D (may be r); keep: r_out of poison blocks = r. */
+typedef void dsc_int8_encode_feedback_fn(int8_t *q, float *scale, float *r_out, const float *v,
+                                         const float *r, float beta, int keep, size_t n,
+                                         uint32_t block);
+/* A scale with all exponent bits set decodes to 0x7fc00000 for the block. */
+typedef void dsc_int8_decode_fn(float *dst, const int8_t *q, const float *scale, size_t n,
+                                uint32_t block);
+/* acc += D */
+typedef void dsc_int8_decode_add_fn(float *acc, const int8_t *q, const float *scale, size_t n,
+                                    uint32_t block);
+
+/* clang-format off */
+/* X(member, type): one row per primitive; struct, checks and level tables are made from it. */
+#define DSC_KERNELS_MAP(X)                                 \
+    X(f16_load,             dsc_f16_load_fn)               \
+    X(f16_store,            dsc_f16_store_fn)              \
+    X(bf16_load,            dsc_bf16_load_fn)              \
+    X(bf16_store,           dsc_bf16_store_fn)             \
+    X(f32_store,            dsc_f32_store_fn)              \
+    X(axpy,                 dsc_axpy_fn)                   \
+    X(add,                  dsc_add_fn)                    \
+    X(max,                  dsc_max_fn)                    \
+    X(min,                  dsc_max_fn)                    \
+    X(mul,                  dsc_mul_fn)                    \
+    X(div,                  dsc_div_fn)                    \
+    X(residual,             dsc_residual_fn)               \
+    X(count_nonfinite,      dsc_count_nonfinite_fn)        \
+    X(int8_encode,          dsc_int8_encode_fn)            \
+    X(int8_encode_feedback, dsc_int8_encode_feedback_fn)   \
+    X(int8_decode,          dsc_int8_decode_fn)            \
+    X(int8_decode_add,      dsc_int8_decode_add_fn)
+/* clang-format on */
+
+struct dsc_kernels {
+#define DSC_KERNELS_MEMBER(name, type) type *name;
+    DSC_KERNELS_MAP(DSC_KERNELS_MEMBER)
+#undef DSC_KERNELS_MEMBER
+};
+
+/* Declares dsc_<name>_c and so on with the exact type, so a drifting signature does not compile. */
+#define DSC_KERNELS_DECLARE(name, type) type dsc_##name##_c, dsc_##name##_avx2;
+DSC_KERNELS_MAP(DSC_KERNELS_DECLARE)
+#undef DSC_KERNELS_DECLARE
+
+/* Fills k with the reference and overwrites upward with what `cpu` (DSC_CPU_*) allows. */
+void dsc_kernels_init(struct dsc_kernels *k, uint32_t cpu);
+/* The table for this CPU and DSCOMM_CPU_MASK, chosen once. */
+const struct dsc_kernels *dsc_kernels_get(void);
+
+#endif
