@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The arithmetic of one plan operation, on memory that the host executor hands in. Walks the span in
+ * tiles that stay in L1, so sum, residual, encode, decode and rounding are one pass over memory.
+ */
+#ifndef DSC_COMPUTE_H
+#define DSC_COMPUTE_H
+
+#include "feedback/feedback.h"
+#include "plan/plan.h"
+
+/* One collective call. */
+struct dsc_call {
+    const void *send;
+    void *recv;
+    bool feedback;
+    struct dsc_residual residual; /* valid with feedback */
+};
+
+/* What all operations of a call share. */
+struct dsc_compute {
+    const struct dscomm_plan *plan;
+    const struct dsc_call *call;
+    float *partial;
+    uint8_t *gather;
+    float ranks;                /* A: number of ranks for AVG, else 1 */
+    bool idle[DSC_MAX_TIERS];   /* residual neither read nor written at this tier */
+};
+
+#define DSC_SCRATCH_TILES 5
+
+/* Floats of scratch memory that one thread needs for a plan. */
+size_t dsc_compute_scratch_floats(const struct dscomm_plan *plan);
+
+void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
+                       const struct dsc_call *call, float *partial, uint8_t *gather);
+
+/* True if a call writes every element of the residual's `out`. */
+bool dsc_compute_writes_residual(const struct dsc_compute *ctx);
+
+/**
+ * @param msgs    [op->n_recvs] payloads in the order of op's recvs.
+ * @param out     [op->msg_bytes] message that the op encodes; NULL for ops that encode none.
+ * @param scratch [dsc_compute_scratch_floats()] 64-byte aligned, overwritten.
+ * @return        Output elements of the span that are not finite.
+ *
+ * Threads: different operations at the same time, each with its scratch. The caller's floating-point
+ *          environment must be the default one (dsc_fp_enter()).
+ */
+size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
+                      const uint8_t *const *msgs, uint8_t *out, float *scratch);
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A plan is a collective compiled once for one shape and one rank: an array of operations over fixed
+ * spans, each of which receives some fixed-size messages, computes, and sends one message to some
+ * peers. Executors only walk the array. Everything here is a pure function of plan parameters that
+ * are equal on all ranks, so all ranks build matching plans without talking.
+ *
+ *   pieces.c    who owns which span at which tier (the tree of groups)
+ *   two_shot.c  reduce-scatter up the tiers, one final encode, the same bytes forwarded down
+ *   one_shot.c  every rank's codes to every rank; Bruck's pattern above 8 ranks
+ *   plan.c      message order, window staging, descriptor, explain
+ */
+#ifndef DSC_PLAN_H
+#define DSC_PLAN_H
+
+#include "codec/codec.h"
+
+#define DSC_MAX_TIERS 8
+#define DSC_PIECE_ALIGN 256    /* cuts are multiples of this from the piece's start */
+#define DSC_VIRTUAL_TIER 32    /* more members than this become rows and columns */
+#define DSC_MAX_CHUNKS 65535   /* per stage: the header counts chunks in 16 bits */
+#define DSC_BRUCK_RANKS 8      /* one-shot with more ranks forwards messages */
+
+enum dsc_algorithm { DSC_ALG_LOCAL, DSC_ALG_ONE_SHOT, DSC_ALG_TWO_SHOT };
+
+struct dsc_plan_params {
+    int n_ranks, rank;
+    size_t count;
+    dscomm_dtype_t dtype;
+    dscomm_op_t op;
+    bool feedback;
+    enum dsc_algorithm algorithm;
+    size_t chunk_elems; /* wanted; rounded up to the codec's unit and enlarged if chunks are many */
+    int n_tiers;        /* 1: flat */
+    /*
+     * [n_tiers][n_ranks] group of each rank, fastest tier first; tier t joins the groups of tier
+     * t - 1 (ranks, for t = 0) that have the same number. The last tier has one group. NULL: flat.
+     */
+    const int *groups;
+    const struct dscomm_codec *codecs[DSC_MAX_TIERS]; /* per tier, as the caller named them */
+};
+
+/* ---- pieces.c: the tree ---- */
+
+/* A span with its owner at one tier: the members send their sums of it to the owner. */
+struct dsc_stage {
+    size_t start, end;
+    int owner;
+    int tier;        /* 0: fastest; selects the codec */
+    int level;       /* 2*tier + 1, or 2*tier for the rows of a virtual tier */
+    int join;        /* stages with the same number cut the vector among the same ranks */
+    int n_members;   /* 1: nothing is sent */
+    int first_member; /* in members, ascending global rank */
+};
+
+struct dsc_member {
+    int rank;
+    int weight; /* ranks summed in what it sends */
+    int below;  /* stage that made its partial sum, -1: its own input */
+};
+
+struct dsc_tree {
+    struct dsc_stage *stages; /* in dependency order */
+    int n_stages;
+    struct dsc_member *members;
+    int n_members;
+    int n_joins;
+    int *finals; /* stages whose spans, ascending, cover the vector: their owners encode the sum */
+    int n_finals;
+};
+
+dscomm_status_t dsc_tree_build(const struct dsc_plan_params *params, struct dsc_tree *tree_out);
+void dsc_tree_fini(struct dsc_tree *tree);
+
+/* Part k of m of [start, end): from dsc_cut(.., k) to dsc_cut(.., k + 1). */
+size_t dsc_cut(size_t start, size_t end, int m, int k);
+
+/* ceil(log2(n)), 0 for n <= 1: the exponent E of fp16 messages. */
+int dsc_log2_up(int n);
+
+/* ---- the plan ---- */
+
+enum dsc_op_kind {
+    DSC_OP_LOCAL,  /* one rank: output = rounded input */
+    DSC_OP_SEND,   /* encode own value, send */
+    DSC_OP_REDUCE, /* sum received messages and own value into the partial buffer */
+    DSC_OP_FINAL,  /* sum, encode once, decode to the output, send */
+    DSC_OP_DECODE, /* decode a final message to the output, forward it */
+    DSC_OP_GATHER, /* one-shot: keep a message, forward it */
+    DSC_OP_ENCODE, /* one-shot: encode own value, keep it, send */
+    DSC_OP_SUM,    /* one-shot: sum all messages in rank order, to the output */
+};
+
+/* One message of this rank within a call. `index` counts per connection and direction from 0. */
+struct dsc_plan_msg {
+    uint32_t conn;  /* index in plan->peers */
+    uint32_t index;
+    uint32_t bytes; /* payload */
+    uint16_t stage, chunk;
+    int8_t exponent;
+    uint8_t pad[3];
+};
+
+#define DSC_NO_BUFFER SIZE_MAX
+
+struct dsc_op {
+    enum dsc_op_kind kind;
+    int tier;                /* codec */
+    int exponent;            /* of the message it encodes or decodes */
+    int own_at;              /* REDUCE, FINAL, SUM: place of the own value in the order of summing */
+    size_t own_start, own_end; /* SUM: part of the span whose output rounding this rank keeps */
+    size_t start;            /* span in the vector */
+    uint32_t n;              /* elements */
+    uint32_t msg_bytes;      /* of the message it sends or keeps */
+    size_t own_partial;      /* offset of the own value in the partial buffer; DSC_NO_BUFFER: input */
+    size_t out_partial;      /* REDUCE: offset of the result */
+    size_t keep;             /* ENCODE, GATHER: offset in the gather buffer */
+    uint32_t first_recv, n_recvs; /* in plan->recvs, in the order of summing */
+    uint32_t first_send, n_sends; /* in plan->sends */
+    uint32_t first_dep, n_deps;   /* in plan->deps: ops that must be done */
+};
+
+struct dscomm_plan {
+    struct dsc_plan_params params; /* groups is not kept */
+    const struct dscomm_codec *codecs[DSC_MAX_TIERS]; /* resolved for the data type */
+    char *descriptor;     /* "count=1000 dtype=fp32 ...": what all ranks must agree on */
+    uint64_t hash;        /* of the descriptor */
+    char *explain;        /* one line for people */
+    size_t chunk_elems;   /* used */
+    int n_peers;
+    int *peers;           /* ranks this plan has connections to, ascending */
+    uint32_t *n_tx, *n_rx; /* [n_peers] messages per call */
+    struct dsc_op *ops;   /* in the order that never deadlocks */
+    uint32_t n_ops;
+    struct dsc_plan_msg *recvs, *sends;
+    uint32_t n_recvs, n_sends;
+    uint32_t *deps;
+    uint32_t n_deps;
+    size_t max_msg_bytes;
+    size_t partial_elems; /* float32 partial sums */
+    size_t gather_bytes;  /* one-shot: kept messages, [chunk][rank] */
+    size_t gather_stride; /* bytes of one kept message's place */
+    uint32_t n_staging;   /* buffers of max_msg_bytes that make any window free of deadlock */
+    uint64_t payload_tx_bytes; /* per call */
+};
+
+/**
+ * @param plan_out Owned by the caller.
+ * @return DSCOMM_OK, DSCOMM_ERR_INVALID (groups that do not nest), DSCOMM_ERR_NO_MEMORY
+ */
+dscomm_status_t dsc_plan_build(const struct dsc_plan_params *params, struct dscomm_plan **plan_out);
+void dsc_plan_destroy(struct dscomm_plan *plan); /* NULL allowed */
+
+const char *dsc_algorithm_name(enum dsc_algorithm algorithm);
+
+#endif

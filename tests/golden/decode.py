@@ -1,0 +1,204 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A second decoder, written from docs/wire_format.md alone, with nothing but the standard library.
+
+It shares no line with the encoder, so a mistake in either, or a sentence in the document that two
+people read differently, shows as a difference here. Decodes valid/, refuses or poisons invalid/.
+"""
+import json
+import os
+import re
+import struct
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NAN_BITS = 0x7fc00000
+
+
+class Refused(Exception):
+    """The argument names what is wrong."""
+
+
+# ---- section 1: numbers ----
+def fp32_bits(x):
+    """Bits of a Python float rounded to fp32; it is exact in double precision before."""
+    if x != x:
+        return NAN_BITS
+    try:
+        return struct.unpack('<I', struct.pack('<f', x))[0]
+    except OverflowError:
+        return 0x7f800000 if x > 0 else 0xff800000
+
+
+def fp32_value(bits):
+    return struct.unpack('<f', struct.pack('<I', bits))[0]
+
+
+# ---- section 2: parts ----
+def rounded_up(size):
+    return (size + 15) // 16 * 16
+
+
+def parts(payload, sizes):
+    if len(payload) != sum(map(rounded_up, sizes)):
+        raise Refused('length')
+    out, at = [], 0
+    for size in sizes:
+        out.append(payload[at:at + size])
+        at += rounded_up(size)
+    return out
+
+
+# ---- section 3: codecs; each returns fp32 bits ----
+def decode_fp32(payload, n, exponent):
+    raw, = parts(payload, [4 * n])
+    return [fp32_bits(fp32_value(u)) for u in struct.unpack('<%dI' % n, raw)]
+
+
+def decode_bf16(payload, n, exponent):
+    raw, = parts(payload, [2 * n])
+    return [fp32_bits(fp32_value(h << 16)) for h in struct.unpack('<%dH' % n, raw)]
+
+
+def decode_fp16(payload, n, exponent):
+    raw, = parts(payload, [2 * n])
+    return [fp32_bits(v * 2.0 ** exponent) for v in struct.unpack('<%de' % n, raw)]
+
+
+def decode_int8(payload, n, block):
+    blocks = -(-n // block)
+    scale_bytes, code_bytes = parts(payload, [4 * blocks, n])
+    scales = struct.unpack('<%dI' % blocks, scale_bytes)
+    out = []
+    for i, code in enumerate(struct.unpack('%db' % n, code_bytes)):
+        scale = scales[i // block]
+        poison = scale & 0x7f800000 == 0x7f800000
+        out.append(NAN_BITS if poison else fp32_bits(code * fp32_value(scale)))
+    return out
+
+
+CASTS = {'fp32': decode_fp32, 'fp16': decode_fp16, 'bf16': decode_bf16}
+
+
+def decode_payload(codec, payload, n, exponent):
+    if codec in CASTS:
+        return CASTS[codec](payload, n, exponent)
+    match = re.fullmatch(r'int8(?::block=(16|32|64|128|256))?', codec)
+    if match is None:
+        raise ValueError('no decoder for %s' % codec)
+    return decode_int8(payload, n, int(match.group(1) or 256))
+
+
+# ---- section 5: host messages ----
+def crc32c(data):
+    """Bit by bit, as the definition reads."""
+    register = 0xffffffff
+    for byte in data:
+        register ^= byte
+        for _ in range(8):
+            register = register >> 1 ^ (0x82f63b78 if register & 1 else 0)
+    return register ^ 0xffffffff
+
+
+FIELDS = (('magic', 0, 2), ('version', 2, 1), ('kind', 3, 1), ('sequence', 4, 4),
+          ('descriptor_hash', 8, 8), ('chunk', 16, 2), ('stage', 18, 2), ('payload_bytes', 20, 4),
+          ('note', 24, 4), ('crc32c', 28, 4))
+
+
+def read_header(message):
+    if len(message) < 32:
+        raise Refused('length')
+    return {name: int.from_bytes(message[at:at + size], 'little') for name, at, size in FIELDS}
+
+
+def must(ok, field):
+    if not ok:
+        raise Refused(field)
+
+
+def receive(message, receiver):
+    """(header, payload) after all checks of section 5; receiver as in invalid/host.json."""
+    h = read_header(message)
+    must(h['magic'] == 0xd5c0, 'magic')
+    must(h['version'] == 1, 'version')
+    must(h['payload_bytes'] <= receiver['slot_bytes'], 'payload_bytes')
+    must(len(message) == 32 + h['payload_bytes'], 'length')
+    whole = message[:28] + bytes(4) + message[32:]
+    must(h['crc32c'] == 0 or h['crc32c'] == crc32c(whole), 'crc32c')
+    must(h['kind'] in (1, 2), 'kind')
+    if h['kind'] == 2:
+        must(h['payload_bytes'] <= 1024, 'payload_bytes')
+        return h, message[32:]
+    for field in ('sequence', 'descriptor_hash', 'stage'):
+        must(h[field] == receiver[field], field)
+    must(h['chunk'] < len(receiver['chunk_bytes']), 'chunk')
+    must(h['payload_bytes'] == receiver['chunk_bytes'][h['chunk']], 'payload_bytes')
+    return h, message[32:]
+
+
+# ---- the files ----
+def read_json(*path):
+    with open(os.path.join(HERE, *path), encoding='ascii') as f:
+        return json.load(f)
+
+
+def as_hex(bits):
+    return b''.join(u.to_bytes(4, 'little') for u in bits).hex()
+
+
+def decodes_as_listed(entry, receiver):
+    with open(os.path.join(HERE, 'valid', entry['file']), 'rb') as f:
+        payload = f.read()
+    if 'header' in entry:
+        h, payload = receive(payload, receiver)
+        if h != entry['header']:
+            return False
+    if 'text' in entry:
+        return payload.decode('ascii') == entry['text']
+    bits = decode_payload(entry['codec'], payload, entry['n'], entry['E'])
+    return as_hex(bits) == entry['decoded']
+
+
+def valid_file_agrees(entry, receiver):
+    try:
+        return decodes_as_listed(entry, receiver)
+    except Refused:
+        return False
+
+
+def invalid_payload_agrees(case):
+    try:
+        bits = decode_payload(case['codec'], bytes.fromhex(case['message']), case['n'], case['E'])
+    except Refused:
+        return case['expect'] == 'refuse'
+    return (case['expect'] == 'poison' and NAN_BITS in bits and as_hex(bits) == case['decoded'])
+
+
+def host_refusal_agrees(case, receiver):
+    try:
+        receive(bytes.fromhex(case['message']), receiver)
+    except Refused as reason:
+        return str(reason) == case['field']
+    return False
+
+
+def main():
+    host = read_json('invalid', 'host.json')
+    receiver = host['receiver']
+    results = [(e['file'], valid_file_agrees(e, receiver))
+               for e in read_json('valid', 'index.json')]
+    results += [('%s %s' % (c['codec'], c['name']), invalid_payload_agrees(c))
+                for c in read_json('invalid', 'payload.json')['cases']]
+    results += [(c['name'], host_refusal_agrees(c, receiver)) for c in host['cases']]
+    results += [('%s %s' % (e['codec'], e['vector']),
+                 as_hex(decode_payload(e['codec'], bytes.fromhex(e['message']), e['n'], e['E']))
+                 == e['decoded']) for e in read_json('golden.json')['messages']]
+    failed = [name for name, ok in results if not ok]
+    for name in failed:
+        print('FAILED %s' % name)
+    print('%d passed, %d failed' % (len(results) - len(failed), len(failed)))
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which messages are golden: inputs with edges in them, hand-made payloads, broken messages.
+
+Only content is decided here; make_golden.py turns it into files. Needs tests/model on the path.
+"""
+import struct
+from dataclasses import replace
+
+import numpy as np
+
+import formats
+import generate
+import header
+from ieee import F32, bits_of, floats_of
+
+GENERATED = {'generated': (1, 0, 0, 70), 'generated long': (3, 1, 2, 300)}  # seed rank call count
+
+
+def _vectors():
+    halves = (np.arange(70) - 35).astype(F32) * F32(0.5)
+    half_edges = [0x477fe000, 0x477fefff, 0x477ff000, 0xc77ff000, 0x33000000, 0x33000001,
+                  0x387fc000, 0x387fe000, 0x387ff000, 0x3f801000, 0x3f803000, 0x3f803001]
+    brain_edges = [0x3f808000, 0x3f818000, 0x3f808001, 0x7f7f7fff, 0x7f7f8000, 0xff7f8000,
+                   0x00008000, 0x00018000, 0x80000001]
+    out = {name: generate.generate(*args) for name, args in GENERATED.items()}
+    out.update({
+        'empty': np.zeros(0, F32),
+        'small integers': ((np.arange(70) * 11) % 15 - 7).astype(F32),
+        'zero': np.zeros(33, F32),
+        'minus zero': -np.zeros(5, F32),
+        'special': floats_of([0x80000000, 0, 1, 0x0d7fffff, 0x0d800000, 0x3f800000, 0xbf800000,
+                              0x40490fdb]),
+        'below 2^-100': floats_of([0x0d7fffff, 0x8d7fffff, 1]),
+        'at 2^-100': floats_of([0x0d800000, 0x8d000000, 1]),
+        'largest': floats_of([0x7f7fffff, 0xff7fffff, 0x7f000000]),
+        'nan': floats_of([0x3f800000, 0xffc12345, 0x40000000]),
+        'signalling nan': floats_of([0x7f800001, 0x3f800000]),
+        'inf': floats_of([0x3f800000, 0xff800000]),
+        'ties': halves,
+        'fp16 edges': floats_of(half_edges),
+        'bf16 edges': floats_of(brain_edges),
+        'one bad block': np.where(np.arange(300) == 299, F32('nan'), F32(127)).astype(F32),
+    })
+    return out
+
+
+VECTORS = _vectors()
+CODECS = ('fp32', 'fp16', 'bf16', 'int8', 'int8:block=16', 'int8:block=32', 'int8:block=64',
+          'int8:block=128')
+LONG = ('int8', 'int8:block=16', 'int8:block=128')  # where more than one block is worth its bytes
+
+
+def choices():
+    """(codec, vector, E) of the encoded messages."""
+    for codec in CODECS:
+        for name in VECTORS:
+            if ':' in codec and name not in ('generated', 'generated long', 'nan', 'ties'):
+                continue
+            if name == 'generated long' and codec not in LONG:
+                continue
+            yield codec, name, 0
+    for exponent in (1, 3, 6):
+        for name in ('generated', 'largest', 'fp16 edges'):
+            yield 'fp16', name, exponent
+
+
+def _int8(scales, codes, padding=0):
+    """A hand-made int8 payload; unused bytes are set to `padding`."""
+    def part(raw):
+        return raw + bytes([padding]) * (-len(raw) % 16)
+    return part(struct.pack('<%dI' % len(scales), *scales)) + part(bytes(c & 255 for c in codes))
+
+
+def valid_payloads():
+    """(name, codec, E, n, payload); also what no encoder writes but a decoder takes."""
+    for codec, name, exponent in (('fp32', 'special', 0), ('fp32', 'signalling nan', 0),
+                                  ('fp16', 'generated', 0), ('fp16', 'fp16 edges', 3),
+                                  ('bf16', 'bf16 edges', 0), ('int8', 'empty', 0),
+                                  ('int8', 'ties', 0), ('int8', 'generated long', 0),
+                                  ('int8', 'largest', 0), ('int8', 'at 2^-100', 0),
+                                  ('int8', 'one bad block', 0), ('int8:block=16', 'generated', 0),
+                                  ('int8:block=128', 'generated long', 0)):
+        name_on_disk = '%s_%s' % (codec.replace(':block=', 'b'), name.replace(' ', '_'))
+        x = VECTORS[name]
+        yield (name_on_disk.replace('^', ''), codec, exponent, len(x),
+               formats.parse(codec).encode(x, exponent))
+    one, n = bits_of([1.0])[0], 5
+    yield 'hand_int8_code_-128', 'int8', 0, n, _int8([one], [-128, -127, 127, 0, 1])
+    yield 'hand_int8_negative_scale', 'int8', 0, n, _int8([one | 1 << 31], [-2, -1, 0, 1, 2])
+    yield 'hand_int8_subnormal_scale', 'int8', 0, n, _int8([3], [-2, -1, 0, 1, 127])
+    yield 'hand_int8_padding', 'int8', 0, n, _int8([one], [-2, -1, 0, 1, 2], 0xff)
+    yield 'hand_int8_zero_scale', 'int8', 0, n, _int8([0], [-2, -1, 0, 1, 2])
+    yield 'hand_fp16_nan_payload', 'fp16', 2, 3, struct.pack('<3H', 0x7c01, 0xfc00, 1) + bytes(10)
+    yield ('hand_fp32_nan_payload', 'fp32', 0, 2,
+           struct.pack('<2I', 0xff812345, 0x80000000) + bytes(8))
+
+
+def _poisoned(name, codec, scales, n):
+    payload = _int8(scales, [7] * n)
+    decoded = formats.parse(codec).decode(payload, n)
+    return dict(name=name, expect='poison', codec=codec, n=n, E=0, message=payload.hex(),
+                decoded=bits_of(decoded).astype('<u4').tobytes().hex())
+
+
+def invalid_payloads():
+    """Dictionaries with name, expect (refuse or poison), codec, n, E, message."""
+    one = 0x3f800000
+    for name, word in (('canonical', 0x7fc00000), ('plus inf', 0x7f800000),
+                       ('minus inf', 0xff800000), ('signalling nan', 0x7f800001),
+                       ('negative nan', 0xffffffff)):
+        yield _poisoned('scale ' + name, 'int8', [word], 6)
+        yield _poisoned('second scale ' + name, 'int8:block=16', [one, word, one], 40)
+    for codec in CODECS[:5]:
+        f = formats.parse(codec)
+        message = f.encode(VECTORS['generated'])
+        for name, broken in (('one byte short', message[:-1]), ('a part short', message[:-16]),
+                             ('one byte long', message + b'\0'), ('long', message + bytes(16)),
+                             ('empty', b'')):
+            yield dict(name=name, expect='refuse', codec=codec, n=70, E=0, message=broken.hex())
+
+
+_HEADER = header.Header(sequence=0x01020304, descriptor_hash=0x1122334455667788, chunk=1, stage=2,
+                        note=0xa1b2c3d4)
+_N = 40
+_PAYLOAD = formats.parse('int8').encode(VECTORS['ties'][:_N])
+EXPECTED = header.Expected(_HEADER.sequence, _HEADER.descriptor_hash, _HEADER.stage,
+                           (len(_PAYLOAD) + 16, len(_PAYLOAD)), 1104)
+_TEXT = b'count: 1000 on rank 0, 998 on rank 1'
+
+
+def valid_host_messages():
+    """(name, header, codec or None, n, payload, with checksum)"""
+    yield 'host_data', _HEADER, 'int8', _N, _PAYLOAD, True
+    yield 'host_data_checksum_off', _HEADER, 'int8', _N, _PAYLOAD, False
+    yield 'host_error', replace(_HEADER, kind=header.KIND_ERROR, chunk=0, stage=0,
+                                descriptor_hash=5), None, 0, _TEXT, True
+    yield 'host_error_empty', replace(_HEADER, kind=header.KIND_ERROR), None, 0, b'', True
+
+
+def _one_wrong_field():
+    wrong = (('magic', 0xc0d5), ('version', 0), ('version', 2), ('kind', 0), ('kind', 3),
+             ('kind', 255), ('sequence', 0x01020305), ('sequence', 0),
+             ('descriptor_hash', 0x1122334455667789), ('descriptor_hash', 0x0122334455667788),
+             ('chunk', 2), ('chunk', 65535), ('stage', 1), ('stage', 0xffff))
+    for field, value in wrong:
+        yield '%s %d' % (field, value), field, header.encode(replace(_HEADER, **{field: value}),
+                                                             _PAYLOAD)
+    yield ('size of another chunk', 'payload_bytes',
+           header.encode(replace(_HEADER, chunk=0), _PAYLOAD))
+
+
+def _raw(payload, **changes):
+    """A message whose header is set field by field, checksum right for what it says."""
+    h = replace(_HEADER, payload_bytes=len(_PAYLOAD), **changes)
+    return replace(h, crc32c=header.checksum(h, payload)).pack() + payload
+
+
+def _wrong_bytes():
+    good = header.encode(_HEADER, _PAYLOAD)
+    yield 'empty', 'length', b''
+    yield 'half a header', 'length', good[:16]
+    yield 'header only', 'length', good[:32]
+    yield 'truncated', 'length', good[:-1]
+    yield 'too long', 'length', good + bytes(16)
+    yield 'payload beyond the slot', 'payload_bytes', header.encode(_HEADER, bytes(1120))
+    yield 'announced size beyond the slot', 'payload_bytes', replace(
+        header.unpack(good[:32]), payload_bytes=0xffffffff).pack() + _PAYLOAD
+    for name, at in (('payload bit', 40), ('last bit', len(good) - 1), ('note bit', 24),
+                     ('chunk bit', 16), ('checksum bit', 31)):
+        broken = bytearray(good)
+        broken[at] ^= 0x80
+        yield name, 'crc32c', bytes(broken)
+    yield 'error text too long', 'payload_bytes', header.encode(
+        replace(_HEADER, kind=header.KIND_ERROR), bytes(header.ERROR_TEXT_MAX + 1))
+
+
+def invalid_host_messages():
+    """Dictionaries with name, expect, field (what is wrong), message."""
+    for family in (_one_wrong_field, _wrong_bytes):
+        for name, field, message in family():
+            refused = None
+            try:
+                header.decode(message, EXPECTED)
+            except header.HeaderError as problem:
+                refused = problem.field
+            if refused != field:
+                raise AssertionError('%s: refused for %s, not %s' % (name, refused, field))
+            yield dict(name=name, expect='refuse', field=field, message=message.hex())

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which calls are kept as golden lines, one generator per question that they answer."""
+from itertools import product
+
+from vectors import Case
+
+FLAT = {p: ','.join(map(str, range(p))) for p in (*range(1, 10), 32, 33, 40, 70)}
+L3, L4 = FLAT[3], FLAT[4]
+L34 = '(0,1,2),(3,4,5,6)'
+L1115 = '(0),(1),(2),(3,4,5,6,7)'
+L223 = '((0,1,2),(3,4,5)),((6,7,8),(9,10,11))'
+CROSSED = '(0,3,5),(1,2,4,6)'
+WIDE_BELOW = '(%s),(34,35)' % ','.join(map(str, range(34)))
+WIDE_ABOVE = ','.join('(%d)' % r for r in range(35))
+UNEVEN = '((0,1),(2)),((3,4,5))'
+
+CODECS = ('none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=16', 'int8:block=32', 'int8:block=64',
+          'int8:block=128')
+MAIN = ('none', 'fp16', 'bf16', 'int8')
+NEWS = '1:0:300:7fc00000,1:2:5:7f800000'      # call 1: a NaN from rank 0, an Inf from rank 2
+
+
+def every_codec():
+    for c in CODECS:
+        yield Case(L4, c)
+        yield Case(L3, c, 'avg')
+        yield Case(L34, c, calls=2)
+        yield Case(L3, c, algo='oneshot', calls=2)
+
+
+def sixteen_bit_data():
+    for c, dtype in product(MAIN + ('fp32',), ('fp16', 'bf16')):
+        yield Case(L3, c, 'sum', dtype)
+        yield Case(L34, c, 'avg', dtype)
+        yield Case(L3, c, 'avg', dtype, 'oneshot')
+        yield Case(L34, c, 'sum', dtype, calls=2)
+
+
+def layouts():
+    for c in MAIN:
+        yield Case(L1115, c, calls=2)
+        yield Case(L223, c, calls=2)
+        yield Case('0', c, dtype='bf16')
+        yield Case('0', c, 'avg')
+    for layout in (CROSSED, UNEVEN, '(0,1),(2,3)', '(1),(0)', '((0))'):
+        yield Case(layout, 'int8', calls=2)
+        yield Case(layout, 'fp16', 'avg', calls=2)
+
+
+def one_codec_per_tier():
+    for codecs in ('none;int8', 'bf16;int8', 'fp16;int8', 'int8;fp16', 'int8;none', 'fp32;int8',
+                   'none;bf16'):
+        yield Case(L34, codecs)
+        yield Case(L34, codecs, 'avg', 'bf16')
+    for codecs in ('none;none;int8', 'none;fp16;int8:block=64', 'int8;bf16;fp16'):
+        yield Case(L223, codecs, calls=2)
+        yield Case(L223, codecs, 'avg', 'fp16', calls=2)
+
+
+def sizes():
+    for n in (0, 1, 2, 255, 256, 257, 1023, 70001):
+        yield Case(L4, 'int8', count=n, calls=2)
+        yield Case(L3, 'int8', algo='oneshot', count=n, calls=2)
+    for n in (0, 1, 257, 1023):
+        yield Case(L34, 'none;int8', 'avg', count=n, calls=2)
+        yield Case(L4, 'bf16', dtype='bf16', count=n, calls=2)
+        yield Case('0', 'int8', count=n, calls=1)
+    yield Case(L34, 'none;int8', count=70001, calls=2)
+    yield Case(L3, 'fp16', 'avg', 'fp16', count=70001, calls=2)
+
+
+def group_sizes():
+    for p in range(1, 10):
+        yield Case(FLAT[p], 'int8', count=3000, calls=2)
+        yield Case(FLAT[p], 'none', 'avg', count=1023, calls=2)
+        yield Case(FLAT[p], 'fp16', count=3000, calls=2)
+        yield Case(FLAT[p], 'int8:block=64', 'avg', algo='oneshot', count=1023, calls=2)
+        yield Case(FLAT[p], 'none', algo='oneshot', feedback=0, count=257, calls=2)
+
+
+def wide_groups():
+    yield Case(FLAT[40], 'int8', count=20000, calls=2)
+    yield Case(FLAT[40], 'none', 'avg', 'bf16', count=20000, calls=2)
+    yield Case(FLAT[40], 'int8', algo='oneshot', count=600, calls=2)
+    yield Case(FLAT[32], 'fp16', count=9001, calls=2)
+    yield Case(FLAT[33], 'fp16', count=9001, calls=2)
+    yield Case(FLAT[33], 'int8', count=255, calls=2)
+    yield Case(FLAT[70], 'int8', count=20011, calls=1)
+    yield Case(WIDE_BELOW, 'none;int8', count=20011, calls=2)
+    yield Case(WIDE_ABOVE, 'bf16;int8', 'avg', count=9001, calls=2)
+
+
+def news():
+    """NaN and Inf: they arrive, they poison their unit only, the residual comes back."""
+    for c in MAIN:
+        yield Case(L3, c, inject=NEWS)
+        yield Case(L34, c, 'avg', inject=NEWS)
+        yield Case(L3, c, algo='oneshot', inject=NEWS)
+        yield Case(L3, c, feedback=0, inject=NEWS)
+    yield Case(L34, 'none;int8', inject=NEWS)
+    yield Case(L3, 'int8', dtype='bf16', inject='0:1:77:ff80,1:2:0:7fc1')
+    yield Case(L3, 'none', dtype='fp16', inject='0:1:77:fc00,1:2:0:7e33')
+    yield Case(L3, 'none', inject='0:0:9:7f800000,0:1:9:ff800000,1:0:0:ff812345')
+
+
+def extremes():
+    """Finite values that overflow somewhere, tiny blocks, -0."""
+    huge = '0:0:1:7f7fffff,1:1:2:ff7fffff,1:2:300:7f000000,1:0:300:7f000000'
+    for c in MAIN:
+        yield Case(L3, c, inject=huge)
+        yield Case(L3, c, 'avg', inject=huge)
+        yield Case(L3, c, algo='oneshot', inject=huge)
+    big_half = '0:0:3:7bff,0:1:3:7bff,1:0:5:7bff,2:2:5:fbff'
+    yield Case(L3, 'none', dtype='fp16', inject=big_half)
+    yield Case(L3, 'int8', 'avg', 'fp16', inject=big_half)
+    yield Case(L3, 'fp16', dtype='bf16', inject='0:0:3:7149,1:1:9:f149')
+    zeros = '0:0:0:80000000,0:1:0:80000000,0:2:0:80000000'
+    tiny = ',' + ','.join('%d:%d:1:0d7fffff' % (t, q) for t in range(3) for q in range(3))
+    for c in MAIN:
+        yield Case(L3, c, count=2, inject=zeros + tiny)
+        yield Case(L3, c, count=2, feedback=0, inject=zeros + tiny)
+
+
+def feedback_options():
+    for beta in (0.875, 0.1):
+        yield Case(L34, 'int8', beta=beta)
+        yield Case(L3, 'fp16', algo='oneshot', beta=beta)
+    for c in MAIN:
+        yield Case(L34, c, feedback=0)
+        yield Case(L3, c, 'avg', feedback=0)
+        yield Case(L3, c, feedback=0)
+    for layout, codecs in ((L3, 'none'), (L34, 'none;int8'), (L3, 'int8'), ('0', 'none')):
+        yield Case(layout, codecs, known_zero=1, inject='0:0:0:80000000')
+        yield Case(layout, codecs, dtype='bf16', known_zero=1)
+
+
+def residual_storage():
+    for kind in (dict(rdtype='bf16'), dict(shadow=0)):
+        for c in ('none', 'fp16', 'int8', 'int8:block=32'):
+            yield Case(L3, c, **kind)
+            yield Case(L3, c, inject=NEWS, **kind)
+            yield Case(L34, c, 'avg', 'bf16', **kind)
+            yield Case(L3, c, 'avg', 'bf16', 'oneshot', **kind)
+            yield Case(L3, c, algo='oneshot', inject=NEWS, **kind)
+        yield Case(L34, 'none;int8', beta=0.875, inject=NEWS, **kind)
+        yield Case('0', 'int8', dtype='fp16', **kind)
+    yield Case(L3, 'int8', inject='1:0:1:7f7fffff', shadow=0)
+    yield Case(L3, 'none', dtype='fp16', inject='0:0:3:7bff,0:1:3:7bff', shadow=0)
+
+
+def max_and_min():
+    for op in ('max', 'min'):
+        for c in MAIN:
+            yield Case(L34, c, op, feedback=0, inject=NEWS)
+        yield Case(L3, 'int8', op, algo='oneshot', feedback=0, inject=NEWS)
+        yield Case(L3, 'none', op, 'bf16', feedback=0, inject='0:0:0:8000,0:1:0:8000,0:2:0:0000')
+        yield Case(FLAT[33], 'none', op, 'fp16', feedback=0, calls=1)
+
+
+def chunk_sizes():
+    """The same bits as with whole pieces; only the padding, hence sent, may change."""
+    for chunk in (256, 512, 1024):
+        yield Case(L4, 'int8:block=32', chunk=chunk)
+        yield Case(L34, 'none;int8', count=20011, calls=2, chunk=chunk)
+        yield Case(L3, 'int8', 'avg', algo='oneshot', inject=NEWS, chunk=chunk)
+        yield Case(L3, 'bf16', dtype='bf16', chunk=chunk)
+
+
+def cases():
+    seen = set()
+    for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
+                   wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
+                   chunk_sizes):
+        for case in family():
+            if case not in seen:
+                seen.add(case)
+                yield case

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One AllReduce of all ranks in one process: sums, the residual and its law, what is sent.
+
+Every line that computes is one float32 operation with one rounding, in the order in which an
+implementation has to do it. Residual and Call follow the life of the real objects: the encoder
+reads one vector and writes another, and only a finished call makes the new one current.
+"""
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import formats
+import plan as planning
+from ieee import BF16, DATA_TYPES, F32, pick
+
+
+class Residual:
+    """Error feedback of all ranks. kind: fp32, or bf16 (rounded at every store).
+
+    Without a shadow there is one vector only. The call cannot be undone then, so nothing that is
+    not finite may be stored in the first place: such an element keeps what it has, which for a
+    poisoned block means all of its elements, because they all decode to NaN.
+    """
+
+    def __init__(self, n_ranks, count, kind='fp32', shadow=True, known_zero=False):
+        if kind == 'bf16' and not shadow:
+            raise ValueError('a bf16 residual needs its shadow')
+        self.kind, self.shadow, self.known_zero = kind, shadow, known_zero
+        self.current = np.zeros((n_ranks, count), F32)
+        self.next = self.current
+
+    def begin(self):
+        if self.shadow:
+            self.next = self.current.copy()
+
+    def read(self, rank, span):
+        return self.current[rank, span]
+
+    def read_new(self, rank, span):
+        """What this call has written so far."""
+        return self.next[rank, span]
+
+    def write(self, rank, span, r):
+        if self.kind == 'bf16':
+            r = BF16.rounded(r)
+        if self.shadow:
+            self.next[rank, span] = r
+        else:
+            finite = np.isfinite(r)
+            self.next[rank, span][finite] = r[finite]
+
+    def finish(self, lost):
+        """lost: elements whose output is not finite; every rank takes its old residual back."""
+        if self.shadow:
+            self.next[:, lost] = self.current[:, lost]
+        self.current = self.next
+
+
+@dataclass
+class Setup:
+    """What all ranks agree on before a call."""
+    layout: list
+    codecs: list               # one spec per tier, fastest first; a single one serves all tiers
+    op: str = 'sum'
+    dtype: str = 'fp32'
+    algo: str = 'tiered'       # or oneshot; tiered with one tier is the two-shot
+    beta: float = 1.0
+    chunk: int = 0             # elements per message, 0: one message per piece
+
+    def specs(self, n_tiers):
+        if len(self.codecs) not in (1, n_tiers):
+            raise ValueError('%d codecs for %d tiers' % (len(self.codecs), n_tiers))
+        return self.codecs * (n_tiers if len(self.codecs) == 1 else 1)
+
+
+@dataclass
+class Result:
+    out: np.ndarray            # bits of the data type, the same on every rank
+    sent: list                 # payload bytes per rank
+    lost: int = 0              # elements whose A*o is not finite
+    messages: dict = field(default_factory=dict)  # (tier or 'final', rank, start) -> bytes
+
+
+def ceil_log2(n):
+    return (n - 1).bit_length()
+
+
+class Call:
+    """State of one call. Methods are in the order in which they run."""
+
+    def __init__(self, setup, inputs, residual=None):
+        self.setup, self.residual = setup, residual
+        self.n_ranks, self.count = inputs.shape
+        self.plan = planning.build(setup.layout, self.count)
+        self.type = DATA_TYPES[setup.dtype]
+        self.specs = setup.specs(self.plan.n_tiers)
+        self.codecs = [formats.parse(s, setup.dtype) for s in self.specs]
+        self.sums = setup.op in ('sum', 'avg')
+        if residual is not None and not self.sums:
+            raise ValueError('max and min take no feedback')
+        self.divisor = F32(self.n_ranks if setup.op == 'avg' else 1)
+        self.value = np.array([self.type.from_bits(row) for row in inputs], F32)
+        self.value = self.value.reshape(inputs.shape)
+        self.out = np.zeros(self.count, F32)
+        self.result = Result(None, [0] * self.n_ranks)
+
+    def run(self):
+        if self.residual is not None:
+            self.residual.begin()
+        if self.n_ranks == 1:
+            used = self._one_rank()
+        elif self.setup.algo == 'oneshot':
+            used = self._one_shot()
+        else:
+            used = self._tiered()
+        lost = ~np.isfinite(self.divisor * self.out)
+        if self.residual is not None:
+            self.residual.finish(lost)
+            self.residual.known_zero &= all(self.specs[t - 1] == 'none' for t in used)
+        self.result.lost = int(lost.sum())
+        self.result.out = self.type.to_bits(self.out)
+        return self.result
+
+    def _feedback_at(self, tier):
+        # A residual known to be zero need not be touched by a codec that promises to add nothing.
+        r = self.residual
+        idle = r is None or (r.known_zero and self.specs[tier - 1] == 'none')
+        return None if idle else r
+
+    def _corrected(self, rank, span, tier):
+        r = self._feedback_at(tier)
+        v = self.value[rank, span]
+        return v if r is None else v + F32(self.setup.beta) * r.read(rank, span)
+
+    def _keep(self, rank, span, tier, new):
+        r = self._feedback_at(tier)
+        if r is not None:
+            r.write(rank, span, new)
+
+    def _send(self, key, y, tier, exponent):
+        """(what every receiver decodes, payload bytes) of a piece, chunk by chunk."""
+        codec, seen, size = self.codecs[tier - 1], np.zeros(len(y), F32), 0
+        for a, b in planning.chunks(len(y), self.setup.chunk):
+            message = codec.encode(y[a:b], exponent)
+            seen[a:b] = codec.decode(message, b - a, exponent)
+            self.result.messages[key + (a,)] = message
+            size += len(message)
+        return seen, size
+
+    def _combine(self, acc, x):
+        if acc is None:
+            return x.copy()  # not 0 + x: a sum of -0 stays -0
+        return acc + x if self.sums else pick(acc, x, self.setup.op == 'max')
+
+    def _one_rank(self):
+        tier, span = self.plan.n_tiers, slice(0, self.count)
+        x = self._corrected(0, span, tier)
+        self.out = self.type.rounded(x)
+        self._keep(0, span, tier, x - self.out)
+        return [tier]
+
+    def _one_shot(self):
+        tier, everything, total = self.plan.n_tiers, slice(0, self.count), None
+        for rank in range(self.n_ranks):
+            x = self._corrected(rank, everything, tier)
+            seen, size = self._send(('oneshot', rank, 0), x, tier, 0)
+            self._keep(rank, everything, tier, x - seen)
+            self.result.sent[rank] += size * (self.n_ranks - 1)
+            total = self._combine(total, seen)
+        mean = total / self.divisor if self.setup.op == 'avg' else total
+        self.out = self.type.rounded(mean)
+        self._charge_owners(total, tier)
+        return [tier]
+
+    def _charge_owners(self, total, tier):
+        """Output rounding goes to the rank that would own the element in a two-shot."""
+        edges = planning.cut(0, self.count, self.n_ranks)
+        for rank, (a, b) in enumerate(zip(edges, edges[1:])):
+            span, r = slice(a, b), self._feedback_at(tier)
+            if r is not None:
+                missing = total[span] - self.divisor * self.out[span]
+                r.write(rank, span, r.read_new(rank, span) + missing)
+
+    def _tiered(self):
+        for exchange in self.plan.exchanges:
+            self._up(exchange)
+        sizes = {p: self._final(p) for p in self.plan.final}
+        for exchange in self.plan.exchanges:
+            self._down(exchange, sizes)
+        return sorted({e.tier for e in self.plan.exchanges if len(e.members) > 1}
+                      | {self.plan.n_tiers})
+
+    def _up(self, exchange):
+        span, total = slice(exchange.start, exchange.end), None
+        for rank, weight in zip(exchange.members, exchange.weights):
+            part = self.value[rank, span]
+            if rank != exchange.owner:
+                part = self._contribute(rank, span, weight, exchange)
+            total = self._combine(total, part)
+        self.value[exchange.owner, span] = total
+
+    def _contribute(self, rank, span, weight, exchange):
+        x = self._corrected(rank, span, exchange.tier)
+        exponent = ceil_log2(weight) if self.sums else 0
+        seen, size = self._send((exchange.level, rank, exchange.start), x, exchange.tier, exponent)
+        self._keep(rank, span, exchange.tier, x - seen)
+        self.result.sent[rank] += size
+        return seen
+
+    def _final(self, piece):
+        """The one encode whose bytes reach everybody; the owner, too, takes what they decode to."""
+        tier, span = self.plan.n_tiers, slice(piece.start, piece.end)
+        x = self._corrected(piece.owner, span, tier)
+        y = x / self.divisor if self.setup.op == 'avg' else x
+        exponent = ceil_log2(self.n_ranks) if self.setup.op == 'sum' else 0
+        seen, size = self._send(('final', piece.owner, piece.start), y, tier, exponent)
+        self.out[span] = self.type.rounded(seen)
+        self._keep(piece.owner, span, tier, x - self.divisor * self.out[span])
+        return size
+
+    def _down(self, exchange, sizes):
+        forwarded = sum(size for p, size in sizes.items()
+                        if exchange.start <= p.start and p.end <= exchange.end)
+        self.result.sent[exchange.owner] += forwarded * (len(exchange.members) - 1)
+
+
+def allreduce(setup, inputs, residual=None):
+    """inputs: bits of the data type [rank][element]. The residual object is updated."""
+    return Call(setup, inputs, residual).run()
