@@ -37,8 +37,8 @@ struct dsc_codec_ops {
 
     /*
      * A sender's step in one pass: x = v + beta*r, message = encode(x), r_out = x - D.
-     * r_out == r is allowed (one vector). r_keep: 1 leaves r_out of a poison block as r was (for
-     * one vector, where the restore after decode has nothing to restore from).
+     * r_out == r is allowed (one vector). r_keep: 1 leaves r_out as r was wherever D is not finite
+     * (for one vector, where the restore after decode has nothing to restore from).
      */
     void (*encode_feedback)(const struct dscomm_codec *codec, const struct dsc_msg *msg,
                             size_t first, size_t n, const float *v, const float *r, float beta,
@@ -51,19 +51,40 @@ struct dsc_codec_ops {
                        size_t n, float *acc);
 };
 
+/* One const instance per family; codec_registry.c lists the codecs made of them. */
+extern const struct dsc_codec_ops dsc_codec_none, dsc_codec_fp32, dsc_codec_fp16, dsc_codec_bf16,
+    dsc_codec_int8;
+
+/*
+ * For formats without fused kernels: the two slots above, made of encode and decode, tile by tile.
+ * tile_align must divide 256.
+ */
+void dsc_codec_default_encode_feedback(const struct dscomm_codec *codec, const struct dsc_msg *msg,
+                                       size_t first, size_t n, const float *v, const float *r,
+                                       float beta, float *r_out, int r_keep);
+void dsc_codec_default_decode_add(const struct dscomm_codec *codec, const struct dsc_msg *msg,
+                                  size_t first, size_t n, float *acc);
+
+/*
+ * Writes the zeros between a part's end at used_bytes and the next multiple of 16. Parts of a
+ * message start at multiples of 16 bytes.
+ */
+void dsc_codec_pad(uint8_t *part, size_t used_bytes);
+
 /* A parsed spec. */
 struct dscomm_codec {
     const struct dsc_codec_ops *ops;
-    char spec[64];     /* canonical text */
-    uint32_t block;    /* elements per scale; 1 for casts */
-    bool is_none;      /* takes the data type's cast: see dsc_codec_resolve() */
-    bool lossless;     /* decode(encode(x)) == x for every finite x */
+    char spec[64];       /* canonical text */
+    uint32_t block;      /* elements per scale; 1 for casts */
+    bool is_none;        /* takes the data type's cast: see dsc_codec_resolve() */
+    bool lossless;       /* decode(encode(x)) == x for every finite x */
     uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
-    double e0;         /* nominal relative L2 error of one encode */
+    double e0;           /* nominal relative L2 error of one encode */
 };
 
 /* The codec that really runs: for `none` the cast to the data type, else the codec itself. */
-const struct dscomm_codec *dsc_codec_resolve(const struct dscomm_codec *codec, dscomm_dtype_t dtype);
+const struct dscomm_codec *dsc_codec_resolve(const struct dscomm_codec *codec,
+                                             dscomm_dtype_t dtype);
 
 static inline size_t dsc_codec_message_bytes(const struct dscomm_codec *codec, size_t n)
 {

@@ -3,18 +3,24 @@
  * The arithmetic primitives that codecs and executors are made of. The scalar functions in
  * kernels_c.c are the specification; every other level gives the same bits. Pointers have only
  * their element's alignment unless said; n is any number; arrays do not overlap unless said.
+ *
+ * Callers run in the default floating point mode (dsc_fp_enter). A NaN that comes out of arithmetic
+ * (axpy, add, mul, div, residual, decode_add) may carry any sign and payload, since C leaves those
+ * open; every NaN that is selected or stored is canonical.
  */
 #ifndef DSC_KERNELS_H
 #define DSC_KERNELS_H
 
 #include "core/core.h"
 
-/* ---- conversions ---- */
+/* ---- conversions; every NaN becomes canonical ---- */
 typedef void dsc_f16_load_fn(float *dst, const uint16_t *src, size_t n);
-typedef void dsc_f16_store_fn(uint16_t *dst, const float *src, size_t n); /* nearest even, NaN 0x7e00 */
 typedef void dsc_bf16_load_fn(float *dst, const uint16_t *src, size_t n);
-typedef void dsc_bf16_store_fn(uint16_t *dst, const float *src, size_t n); /* nearest even, NaN 0x7fc0 */
-typedef void dsc_f32_store_fn(float *dst, const float *src, size_t n); /* copy, NaN 0x7fc00000; dst may be src */
+/* Nearest even; NaN 0x7e00, and 0x7fc0 for bf16. */
+typedef void dsc_f16_store_fn(uint16_t *dst, const float *src, size_t n);
+typedef void dsc_bf16_store_fn(uint16_t *dst, const float *src, size_t n);
+/* A copy with NaN 0x7fc00000; dst may be src. */
+typedef void dsc_f32_store_fn(float *dst, const float *src, size_t n);
 
 /* ---- element-wise, each operation rounded once ---- */
 /* x = v + beta*r (product rounded, then sum). x may be v or r. */
@@ -39,7 +45,10 @@ typedef size_t dsc_count_nonfinite_fn(const float *o, float a, size_t n);
 /* d (NULL allowed, may be x) gets D; poison blocks get 0x7fc00000. */
 typedef void dsc_int8_encode_fn(int8_t *q, float *scale, float *d, const float *x, size_t n,
                                 uint32_t block);
-/* x = v + beta*r; r_out = x - D (may be r); keep: r_out of poison blocks = r. */
+/*
+ * x = v + beta*r; r_out = x - D (may be r). keep: where D is not finite, r_out = r; without it,
+ * poison blocks get 0x7fc00000.
+ */
 typedef void dsc_int8_encode_feedback_fn(int8_t *q, float *scale, float *r_out, const float *v,
                                          const float *r, float beta, int keep, size_t n,
                                          uint32_t block);
@@ -85,6 +94,8 @@ DSC_KERNELS_MAP(DSC_KERNELS_DECLARE)
 
 /* Fills k with the reference and overwrites upward with what `cpu` (DSC_CPU_*) allows. */
 void dsc_kernels_init(struct dsc_kernels *k, uint32_t cpu);
+/* The x86 part of it; k already holds the reference. */
+void dsc_kernels_init_x86(struct dsc_kernels *k, uint32_t cpu);
 /* The table for this CPU and DSCOMM_CPU_MASK, chosen once. */
 const struct dsc_kernels *dsc_kernels_get(void);
 

@@ -15,30 +15,33 @@
 
 /* ---- status: log once where an error is decided, forward everywhere else ---- */
 
-#define DSC_TRY(expr)                                                                              \
-    do {                                                                                           \
-        const dscomm_status_t st_ = (expr);                                                        \
-        if (st_ < 0)                                                                               \
-            return st_;                                                                            \
+#define DSC_TRY(expr)                       \
+    do {                                    \
+        const dscomm_status_t st_ = (expr); \
+        if (st_ < 0)                        \
+            return st_;                     \
     } while (0)
 
 /* For functions with a local `st` and one clean-up label. */
-#define DSC_TRY_GOTO(label, expr)                                                                  \
-    do {                                                                                           \
-        st = (expr);                                                                               \
-        if (st < 0)                                                                                \
-            goto label;                                                                            \
+#define DSC_TRY_GOTO(label, expr) \
+    do {                          \
+        st = (expr);              \
+        if (st < 0)               \
+            goto label;           \
     } while (0)
 
-/* Logs at error level, sets the thread's last error text, evaluates to status. */
-#define dsc_fail(status, ...) dsc_fail_at(__FILE__, __LINE__, (status), __VA_ARGS__)
+/*
+ * Logs at error level, sets the thread's last error text, evaluates to status. The status itself,
+ * not a function's result: so the compiler sees that a failed call never goes on.
+ */
+#define dsc_fail(status, ...) (dsc_fail_at(__FILE__, __LINE__, __VA_ARGS__), (status))
 /* The same with errno's text appended. */
-#define dsc_fail_errno(status, ...) dsc_fail_errno_at(__FILE__, __LINE__, (status), __VA_ARGS__)
+#define dsc_fail_errno(status, ...) (dsc_fail_errno_at(__FILE__, __LINE__, __VA_ARGS__), (status))
 
-dscomm_status_t dsc_fail_at(const char *file, int line, dscomm_status_t status, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-dscomm_status_t dsc_fail_errno_at(const char *file, int line, dscomm_status_t status,
-                                  const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+void dsc_fail_at(const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void dsc_fail_errno_at(const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Sets the last error text without logging: for an error that was logged on another thread. */
 void dsc_set_last_error(const char *text);
 
@@ -61,6 +64,10 @@ static inline void dsc_assert_that(bool ok, const char *cond, const char *file, 
 #define dsc_log_debug(sub, ...) dsc_log(DSCOMM_LOG_DEBUG, #sub, __VA_ARGS__)
 void dsc_log(dscomm_log_level_t level, const char *subsystem, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* For callers that would have to compute what they log. */
+bool dsc_log_enabled(dscomm_log_level_t level);
+/* Rank and world size in the prefix of this thread's lines; rank -1: none (the default). */
+void dsc_log_set_rank(int rank, int n_ranks);
 
 /* ---- environment: env.def is the one list; getenv appears in env.c alone ---- */
 
@@ -82,7 +89,8 @@ struct dsc_env_doc {
 
 /*
  * The registry, read once per process at first use. A bad value is DSCOMM_ERR_ENV naming variable,
- * value and range (again at every call); an unknown DSCOMM_* name warns once with the nearest match.
+ * value and range (again at every call); an unknown DSCOMM_* name warns once with the nearest
+ * match.
  */
 dscomm_status_t dsc_env_get(const struct dsc_env **env_out);
 /* Reads again; for tests. Not while another thread uses the library. */
@@ -106,9 +114,10 @@ enum dsc_mem_tag {
 
 /* Zeroed, 64-byte aligned, NULL when there is none. Size 0 gives a valid pointer. */
 void *dsc_calloc(enum dsc_mem_tag tag, size_t n, size_t size);
-void dsc_free(void *ptr); /* NULL allowed */
-size_t dsc_mem_live(enum dsc_mem_tag tag);  /* blocks not freed yet */
-void dsc_mem_fail_after(int64_t n_allocs);  /* the n-th next allocation fails, once; -1: never */
+void dsc_free(void *ptr);                  /* NULL allowed */
+size_t dsc_mem_live(enum dsc_mem_tag tag); /* blocks not freed yet */
+/* The n-th next allocation fails, once; 1 is the next one, -1: never. */
+void dsc_mem_fail_after(int64_t n_allocs);
 
 /* ---- time ---- */
 

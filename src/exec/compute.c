@@ -100,7 +100,7 @@ static bool is_finite_bf16(uint16_t bits)
     return (bits & 0x7f80) != 0x7f80;
 }
 
-/* Stores r'; where it is not finite (one vector, or bf16 overflow) the old r stays. */
+/* Stores r'; where it is not finite the old r stays: a later restore may have nothing to take. */
 static void store_residual(const struct dsc_compute *ctx, size_t at, const float *fresh, size_t n)
 {
     const struct dsc_residual *r = &ctx->call->residual;
@@ -169,7 +169,7 @@ static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc
 {
     const struct dscomm_codec *codec = ctx->plan->codecs[op->tier];
     const struct dsc_residual *r = &ctx->call->residual;
-    const bool direct = r->type == DSCOMM_RESIDUAL_FP32 && r->in != r->out;
+    const bool direct = r->type == DSCOMM_RESIDUAL_FP32;
 
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
@@ -177,7 +177,7 @@ static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc
         const float *old = residual_in(ctx, at, n, t->residual);
         float *fresh = direct ? (float *)r->out + at : t->fresh;
 
-        codec->ops->encode_feedback(codec, msg, i, n, v, old, r->beta, fresh, 0);
+        codec->ops->encode_feedback(codec, msg, i, n, v, old, r->beta, fresh, r->in == r->out);
         if (!direct)
             store_residual(ctx, at, fresh, n);
     }

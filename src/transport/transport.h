@@ -133,9 +133,19 @@ void dsc_net_wait(struct dsc_net *net, uint64_t timeout_ns);
 
 /*
  * Tells every connected peer, once, that this rank fails: an error message with text (status and
- * sender included), then nothing more is sent. Bounded to 100 ms; never fails.
+ * sender included), then only reports of others are passed on. Bounded to 100 ms; never fails.
  */
 void dsc_net_fail(struct dsc_net *net, dscomm_status_t status, const char *text);
+
+/* What a rank told about an error it found; one per rank, the first that came. */
+struct dsc_report {
+    dscomm_status_t status;
+    int rank;
+    char text[DSC_ERROR_TEXT_MAX];
+};
+#define DSC_MAX_REPORTS 8
+/* Reports so far, in order of arrival. Each was passed on once. */
+size_t dsc_net_reports(const struct dsc_net *net, const struct dsc_report **reports_out);
 
 /* First error that this endpoint found itself or was told by a peer; "" while there is none. */
 const char *dsc_net_error_text(const struct dsc_net *net);
@@ -144,6 +154,8 @@ int dsc_net_error_rank(const struct dsc_net *net);
 
 /* Makes progress and wait return DSCOMM_ERR_ABORTED soon. Threads: any. */
 void dsc_net_abort(struct dsc_net *net);
+/* Ends a dsc_net_wait(), now or the next, as an arriving message does. Threads: any. */
+void dsc_net_wake(struct dsc_net *net);
 
 const char *dsc_net_transport_name(struct dsc_net *net, int peer); /* of the connection, or "-" */
 uint64_t dsc_net_wire_tx_bytes(const struct dsc_net *net);         /* headers and payload */
@@ -174,6 +186,18 @@ struct dsc_transport_ops {
     void (*rx_release)(struct dsc_conn *conn, uint64_t index);
     /* The next messages from the peer that the caller will read have these indices below `end`. */
     void (*rx_expect)(struct dsc_conn *conn, uint64_t end);
+
+    /* ---- life cycle, called by the endpoint alone ---- */
+
+    /* Part of every dsc_net_progress(): what no descriptor reports. Errors go to the endpoint. */
+    void (*progress)(struct dsc_conn *conn);
+    /* Is everything that was posted out of this rank's hands? */
+    bool (*flushed)(const struct dsc_conn *conn);
+    /* Tells the peer, past all messages, of an error found by `rank`; DSCOMM_OK says goodbye. */
+    void (*notify)(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text);
+    /* Nothing more will be sent. */
+    void (*shut)(struct dsc_conn *conn);
+    void (*destroy)(struct dsc_conn *conn);
 };
 
 /* Base of every backend's connection. */
@@ -186,6 +210,9 @@ struct dsc_conn {
     /* Cursors of the caller, kept here because they live as long as the connection. */
     uint64_t tx_next; /* next index to take */
     uint64_t rx_next;
+    /* Kept by the backend. */
+    uint64_t rx_end; /* what rx_expect() said last */
+    bool peer_left;  /* it said goodbye: what it posted still arrives, then nothing */
 };
 
 extern const struct dsc_transport_ops dsc_transport_tcp, dsc_transport_shm, dsc_transport_loopback;

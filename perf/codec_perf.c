@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Speed of the codecs on one core, as GB/s of float32 elements, beside memcpy of the same bytes.
+ * The steps of a row are timed in turn, round by round, so that a slow moment of the machine meets
+ * all of them; each figure is the median of its rounds. The instruction set is chosen once per
+ * process, so every level runs in a child of its own.
+ */
+#include "codec/codec.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ROUNDS_DEFAULT 9
+#define ROUNDS_MAX 1000
+#define BYTES_MAX ((size_t)1 << 32)
+#define ROUND_NS 300000u /* a timed step repeats until it takes about this long */
+
+/* Four arrays of the first fit a 1 MiB second-level cache; the second is far beyond any cache. */
+static const size_t default_bytes[] = { 128u << 10, 64u << 20 };
+
+static const struct {
+    const char *name;
+    const char *cpu_mask; /* DSCOMM_CPU_MASK */
+    uint32_t needs;
+} levels[] = {
+    { "c", "0", 0 },
+    { "avx2", "1", DSC_CPU_AVX2 },
+};
+
+struct options {
+    size_t bytes; /* 0: default_bytes */
+    int rounds;
+    const char *codec; /* NULL: all */
+    const char *level; /* NULL: all */
+};
+
+struct work {
+    const struct dscomm_codec *codec;
+    size_t n;
+    float *v, *r, *r_out;
+    struct dsc_msg msg;
+};
+
+static void step_memcpy(const struct work *w)
+{
+    memcpy(w->r_out, w->v, w->n * sizeof(float));
+    __asm__ volatile("" : : "r"(w->r_out) : "memory");
+}
+
+static void step_encode(const struct work *w)
+{
+    w->codec->ops->encode(w->codec, &w->msg, 0, w->n, w->v, NULL);
+}
+
+static void step_encode_feedback(const struct work *w)
+{
+    w->codec->ops->encode_feedback(w->codec, &w->msg, 0, w->n, w->v, w->r, 1.0f, w->r_out, 0);
+}
+
+static void step_decode(const struct work *w)
+{
+    w->codec->ops->decode(w->codec, &w->msg, 0, w->n, w->r_out);
+}
+
+static void step_decode_add(const struct work *w)
+{
+    w->codec->ops->decode_add(w->codec, &w->msg, 0, w->n, w->r_out);
+}
+
+/* Order of the columns. decode comes before decode_add, which needs sensible numbers to add to. */
+static void (*const steps[])(const struct work *) = {
+    step_encode, step_encode_feedback, step_decode, step_decode_add, step_memcpy,
+};
+#define N_STEPS DSC_ARRAY_LEN(steps)
+
+static uint64_t time_ns(void (*step)(const struct work *), const struct work *w, size_t repeats)
+{
+    const uint64_t start_ns = dsc_now_ns();
+
+    for (size_t i = 0; i < repeats; i++)
+        step(w);
+    return dsc_now_ns() - start_ns;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, int n)
+{
+    qsort(values, (size_t)n, sizeof(values[0]), compare_doubles);
+    return n % 2 != 0 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
+}
+
+static void measure(const struct work *w, int rounds, double gbps_out[N_STEPS])
+{
+    static double samples[N_STEPS][ROUNDS_MAX];
+    size_t repeats[N_STEPS];
+    const double bytes = (double)(w->n * sizeof(float));
+
+    for (size_t s = 0; s < N_STEPS; s++) {
+        const uint64_t once_ns = time_ns(steps[s], w, 1) + 1;
+
+        repeats[s] = (size_t)(ROUND_NS / once_ns) + 1;
+    }
+    for (int round = 0; round < rounds; round++) {
+        for (size_t s = 0; s < N_STEPS; s++) {
+            steps[s](w); /* brings its own operands into the cache again */
+            samples[s][round] =
+                bytes * (double)repeats[s] / (double)(time_ns(steps[s], w, repeats[s]) + 1);
+        }
+    }
+    for (size_t s = 0; s < N_STEPS; s++)
+        gbps_out[s] = median(samples[s], rounds);
+}
+
+/* Sums of four uniform numbers, near enough to the shape of gradients for every code to occur. */
+static void fill(float *x, size_t n, float scale, uint32_t seed)
+{
+    uint32_t state = seed;
+
+    for (size_t i = 0; i < n; i++) {
+        int32_t sum = 0;
+
+        for (int j = 0; j < 4; j++) {
+            state = state * 1664525u + 1013904223u;
+            sum += (int32_t)(state >> 16) - 32768;
+        }
+        x[i] = scale * (float)sum;
+    }
+}
+
+static bool work_init(struct work *w, size_t n)
+{
+    const size_t wide = n * sizeof(float);
+
+    w->n = n;
+    w->v = dsc_calloc(DSC_MEM_CODEC, 1, wide);
+    w->r = dsc_calloc(DSC_MEM_CODEC, 1, wide);
+    w->r_out = dsc_calloc(DSC_MEM_CODEC, 1, wide);
+    /* The largest message: 16-element blocks have 5 bytes for 4 elements, fp32 has 16. */
+    w->msg = (struct dsc_msg){ dsc_calloc(DSC_MEM_CODEC, 1, wide + 16), n, 0 };
+    if (w->v == NULL || w->r == NULL || w->r_out == NULL || w->msg.bytes == NULL)
+        return false;
+    fill(w->v, n, 1e-7f, 1);
+    fill(w->r, n, 1e-9f, 2);
+    memset(w->msg.bytes, 0, wide + 16); /* every page is there before anything is timed */
+    memset(w->r_out, 0, wide);
+    return true;
+}
+
+static void work_fini(struct work *w)
+{
+    dsc_free(w->v);
+    dsc_free(w->r);
+    dsc_free(w->r_out);
+    dsc_free(w->msg.bytes);
+}
+
+static void print_row(struct work *w, const char *level, int rounds)
+{
+    const size_t bytes = w->n * sizeof(float);
+    const size_t wire_bytes = dsc_codec_message_bytes(w->codec, w->n);
+    double gbps[N_STEPS];
+
+    measure(w, rounds, gbps);
+    (void)printf("%-15s %-5s %11zu %6.2f", w->codec->spec, level, bytes,
+                 (double)bytes / (double)wire_bytes);
+    for (size_t s = 0; s < N_STEPS; s++)
+        (void)printf(" %8.1f", gbps[s]);
+    (void)printf("\n");
+    (void)fflush(stdout);
+}
+
+static int run_size(size_t bytes, const struct options *opt, const char *level)
+{
+    struct work w = { 0 };
+    size_t n_specs;
+    const char *const *const specs = dsc_codec_test_specs(&n_specs);
+
+    if (!work_init(&w, bytes / sizeof(float))) {
+        (void)fprintf(stderr, "codec_perf: no memory for arrays of %zu bytes\n", bytes);
+        work_fini(&w);
+        return 1;
+    }
+    for (size_t i = 0; i < n_specs; i++) {
+        w.codec = dscomm_codec(opt->codec != NULL ? opt->codec : specs[i]);
+        print_row(&w, level, opt->rounds);
+        if (opt->codec != NULL)
+            break;
+    }
+    work_fini(&w);
+    return 0;
+}
+
+/* In a child: nothing has asked for the kernels yet. */
+static int run_level(size_t level, const struct options *opt)
+{
+    if (setenv("DSCOMM_CPU_MASK", levels[level].cpu_mask, 1) != 0)
+        return 1;
+    dsc_env_reload();
+    if ((levels[level].needs & ~dsc_cpu_features()) != 0) {
+        (void)printf("# level %s: not in this CPU\n", levels[level].name);
+        return 0;
+    }
+    (void)dsc_fp_enter();
+    if (opt->bytes != 0)
+        return run_size(opt->bytes, opt, levels[level].name);
+    for (size_t i = 0; i < DSC_ARRAY_LEN(default_bytes); i++) {
+        const int rc = run_size(default_bytes[i], opt, levels[level].name);
+
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int run_level_in_child(size_t level, const struct options *opt)
+{
+    int status;
+
+    (void)fflush(stdout);
+
+    const pid_t pid = fork();
+
+    if (pid == 0) {
+        const int rc = run_level(level, opt);
+
+        (void)fflush(stdout);
+        _exit(rc);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid) {
+        perror("codec_perf: fork");
+        return 1;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+static int usage(const char *why)
+{
+    (void)fprintf(stderr,
+                  "codec_perf: %s\n"
+                  "usage: codec_perf [-b BYTES] [-n ROUNDS] [--codec SPEC] [--level c|avx2]\n"
+                  "  -b  float32 bytes per message, 4 to 4G, suffixes K M G; default 128K and 64M\n"
+                  "  -n  rounds whose median is shown, 1 to %d; default %d\n",
+                  why, ROUNDS_MAX, ROUNDS_DEFAULT);
+    return 2;
+}
+
+/* 0 when the text is not a number of bytes within 4 to BYTES_MAX. */
+static size_t parse_bytes(const char *text)
+{
+    char *end;
+    const unsigned long long value = strtoull(text, &end, 10);
+    const char *const units = "KMG";
+    const char *const unit = *end != '\0' ? strchr(units, *end) : NULL;
+    const unsigned shift = unit != NULL ? 10u * (unsigned)(unit - units + 1) : 0;
+
+    if (text[0] < '0' || text[0] > '9' || end[unit != NULL] != '\0' || value > BYTES_MAX >> shift)
+        return 0;
+    return (size_t)value << shift >= sizeof(float) ? (size_t)value << shift : 0;
+}
+
+static bool is_level(const char *name)
+{
+    for (size_t i = 0; i < DSC_ARRAY_LEN(levels); i++) {
+        if (strcmp(name, levels[i].name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* NULL, or what is wrong. */
+static const char *parse_options(int argc, char **argv, struct options *opt)
+{
+    static const struct option longs[] = {
+        { "codec", required_argument, NULL, 'c' },
+        { "level", required_argument, NULL, 'l' },
+        { NULL, 0, NULL, 0 },
+    };
+    int c;
+
+    while ((c = getopt_long(argc, argv, "b:n:", longs, NULL)) != -1) {
+        if (c == 'b' && (opt->bytes = parse_bytes(optarg)) == 0)
+            return "-b takes a number of bytes";
+        if (c == 'n' && ((opt->rounds = atoi(optarg)) < 1 || opt->rounds > ROUNDS_MAX))
+            return "-n takes a number of rounds";
+        if (c == 'c' && dscomm_codec(opt->codec = optarg) == NULL)
+            return dscomm_last_error();
+        if (c == 'l' && !is_level(opt->level = optarg))
+            return "--level takes c or avx2";
+        if (c == '?')
+            return "unknown option, or one without its value";
+    }
+    return optind == argc ? NULL : "takes options only";
+}
+
+int main(int argc, char **argv)
+{
+    struct options opt = { .rounds = ROUNDS_DEFAULT };
+    const char *const why = parse_options(argc, argv, &opt);
+    int rc = 0;
+
+    if (why != NULL)
+        return usage(why);
+    (void)printf("# GB/s of float32 elements on one core, median of %d rounds; memcpy of the same "
+                 "bytes in the same rounds\n",
+                 opt.rounds);
+    (void)printf("# %-13s %-5s %11s %6s %8s %8s %8s %8s %8s\n", "codec", "level", "bytes", "ratio",
+                 "encode", "enc+fb", "decode", "dec+add", "memcpy");
+    for (size_t i = 0; i < DSC_ARRAY_LEN(levels); i++) {
+        if (opt.level == NULL || strcmp(opt.level, levels[i].name) == 0)
+            rc |= run_level_in_child(i, &opt);
+    }
+    return rc;
+}

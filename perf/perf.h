@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the *_perf programs share: options, inputs whose sum is known, starting ranks, timing,
+ * checks, table and JSON. A program is one struct perf_collective and `return perf_main(...)`. Only
+ * public headers of the library are used. docs/perf.md defines every figure.
+ *
+ *   perf_args.c     options             perf_control.c  small facts shared over the communicator
+ *   perf_data.c     inputs              perf_check.c    what is right
+ *   perf_launch.c   processes, threads  perf_measure.c  the loop over codecs, types and sizes
+ *   perf_report.c   table, summary      perf_json.c     the same as JSON
+ */
+#ifndef PERF_H
+#define PERF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "dscomm/dscomm.h"
+
+#define PERF_MAX_CODECS 32
+#define PERF_TEXT_BYTES 256
+
+/* Exit codes of the programs. */
+enum { PERF_EXIT_OK = 0, PERF_EXIT_FAILED = 1, PERF_EXIT_USAGE = 2 };
+
+#define PERF_TRY(expr)                      \
+    do {                                    \
+        const dscomm_status_t st_ = (expr); \
+        if (st_ < 0)                        \
+            return st_;                     \
+    } while (0)
+
+/* ---- options ---- */
+
+struct perf_args {
+    const char *program;
+    int argc;
+    char **argv;
+    size_t min_bytes, max_bytes;
+    size_t step_bytes;
+    size_t step_factor; /* 0: add step_bytes */
+    int n_iters, n_warmup;
+    int n_ranks;    /* local ranks to start; 0: not given */
+    int n_threads;  /* of a rank; 0: the library's default */
+    int timeout_s;  /* 0: the library's default */
+    size_t unalign; /* first element of the buffers that is used */
+    bool check, per_iter, feedback;
+    dscomm_op_t ops[4];
+    int n_ops;
+    dscomm_dtype_t dtypes[3];
+    int n_dtypes;
+    const char *codecs[PERF_MAX_CODECS]; /* texts, borrowed from argv */
+    int n_codecs;
+    const char *transport;
+    const char *data;      /* "normal", "lm", "cnn" or "file:PATH" */
+    const char *json_path; /* NULL: none */
+};
+
+/* False: *exit_code_out is what the program ends with (0 after --help); a text was printed. */
+bool perf_args_parse(struct perf_args *args, int argc, char **argv, int *exit_code_out);
+/* One line on stderr: "PROGRAM: OPTION 'VALUE': ..."; value NULL: none. */
+void perf_complain(const struct perf_args *args, const char *option, const char *value,
+                   const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* Next size of the sweep, or false at its end. */
+bool perf_next_size(const struct perf_args *args, size_t *bytes);
+
+const char *perf_dtype_name(dscomm_dtype_t dtype); /* nccl-tests' names: float half bfloat16 */
+const char *perf_op_name(dscomm_op_t op);
+size_t perf_dtype_bytes(dscomm_dtype_t dtype);
+
+/* ---- inputs: sets of values that ranks take in turn ---- */
+
+struct perf_source {
+    char text[PERF_TEXT_BYTES]; /* for the header */
+    size_t n_sets, n_elems;
+    float *values; /* [n_sets][n_elems], finite */
+};
+
+bool perf_source_init(struct perf_source *source, const struct perf_args *args);
+void perf_source_fini(struct perf_source *source);
+
+/* A source in one data type, for one operation, seen from one rank. Vectors repeat their set. */
+struct perf_inputs {
+    dscomm_dtype_t dtype;
+    dscomm_op_t op;
+    int rank, n_ranks;
+    size_t n_sets, n_elems;
+    uint8_t *values; /* [2][n_sets][n_elems] of dtype: the source, then its negative */
+    double *typical; /* [n_elems] mean square over the sets */
+    double *want;    /* [n_elems] by perf_inputs_expect(): the exact result */
+    double *mag;     /* [n_elems] likewise: sum of magnitudes, scaled as the result */
+};
+
+/* Rank, n_ranks, dtype and op are set; the rest is filled in. */
+dscomm_status_t perf_inputs_init(struct perf_inputs *in, const struct perf_source *source);
+void perf_inputs_fini(struct perf_inputs *in);
+/* This rank's vector of call number `call`. */
+void perf_inputs_fill(const struct perf_inputs *in, void *dst, size_t count, uint64_t call);
+void perf_inputs_expect(struct perf_inputs *in, uint64_t call);
+/* dst[i] = src[i % period] */
+void perf_repeat(void *dst, size_t count, const void *src, size_t period, size_t elem_bytes);
+
+/* Conversions written apart from the library's, because they judge it. Nearest even. */
+float perf_load(dscomm_dtype_t dtype, const void *bits, size_t i);
+void perf_store(dscomm_dtype_t dtype, void *bits, size_t i, float value);
+
+/* ---- a rank at work ---- */
+
+struct perf_report;
+struct perf_collective;
+
+struct perf_rank {
+    const struct perf_args *args;
+    const struct perf_collective *coll;
+    const struct perf_source *source;
+    dscomm_comm_t *comm;
+    int rank, n_ranks;
+    void *send_mem, *recv_mem;
+    uint8_t *send, *recv;       /* first element used, args->unalign into the memory */
+    uint64_t n_calls;           /* so far, equal on all ranks: decides the data */
+    char doing[128];            /* for the line that says where it failed */
+    struct perf_report *report; /* rank 0 */
+};
+
+/* One row of the table. */
+struct perf_row {
+    size_t count;
+    dscomm_dtype_t dtype;
+    dscomm_op_t op;
+    const dscomm_codec_t *codec;
+    dscomm_feedback_t *feedback; /* NULL: none */
+    struct perf_inputs *in;
+};
+
+struct perf_collective {
+    const char *program;
+    double (*bus_factor)(int n_ranks); /* busbw / algbw */
+    dscomm_status_t (*call)(const struct perf_rank *rank, const struct perf_row *row,
+                            const void *send, void *recv);
+};
+
+struct perf_placement {
+    double mean_us, median_us, p99_us, min_us, max_us, stdev_us;
+    double alg_gbps, bus_gbps; /* 10^9 bytes per second */
+    double err;                /* relative L2 */
+    int64_t n_wrong;           /* -1: not checked */
+    float *times_us;           /* [n_iters], owned; NULL unless asked for */
+};
+
+struct perf_result {
+    size_t bytes, count;
+    dscomm_dtype_t dtype;
+    dscomm_op_t op;
+    bool feedback;
+    char codec[64];
+    char plan[PERF_TEXT_BYTES];
+    double wire_bytes; /* sent per rank and call, headers included; mean over ranks */
+    double ratio;      /* what an uncompressed exchange must send / wire_bytes; 0: none */
+    double err;        /* larger of both placements */
+    struct perf_placement places[2]; /* out-of-place, in-place */
+};
+
+/* Runs all rows. PERF_EXIT_*; prints why. id NULL: the launcher's variables. */
+int perf_rank_run(const struct perf_args *args, const struct perf_collective *coll,
+                  const struct perf_source *source, int rank, int n_ranks,
+                  const dscomm_unique_id_t *id);
+
+/* ---- control: collective over the communicator, `none`, outside every timed region ---- */
+
+dscomm_status_t perf_barrier(const struct perf_rank *pr);
+dscomm_status_t perf_max_f32(const struct perf_rank *pr, float *values, size_t n);
+dscomm_status_t perf_sum_u64(const struct perf_rank *pr, uint64_t value, uint64_t *sum_out);
+dscomm_status_t perf_all_equal(const struct perf_rank *pr, uint64_t value, bool *equal_out);
+/* Every rank's text of up to PERF_LINE_BYTES - 1 bytes; lines: [n_ranks][PERF_LINE_BYTES]. */
+#define PERF_LINE_BYTES 96
+dscomm_status_t perf_gather_lines(const struct perf_rank *pr, const char *line,
+                                  char (*lines)[PERF_LINE_BYTES]);
+
+/* ---- checks ---- */
+
+/* A call on values that every codec carries exactly; adds the wrong elements to *n_wrong. */
+dscomm_status_t perf_check_probe(const struct perf_rank *pr, const struct perf_row *row,
+                                 bool in_place, int64_t *n_wrong);
+/* Compares a call's output with the known result; adds to *n_wrong; rank 0 says why on stderr. */
+void perf_check_output(const struct perf_rank *pr, const struct perf_row *row, const void *out,
+                       uint64_t call, double *err_out, int64_t *n_wrong);
+uint64_t perf_hash(uint64_t seed, const void *bytes, size_t n_bytes);
+
+/* ---- report, rank 0 ---- */
+
+struct perf_report {
+    const struct perf_args *args;
+    int n_ranks;
+    const char *data_text;          /* borrowed */
+    char (*lines)[PERF_LINE_BYTES]; /* [n_ranks], owned: who and where the ranks are */
+    struct perf_result *results;    /* owned */
+    size_t n_results;
+    uint64_t quiet_since_ns;          /* last time something was printed */
+    char plan_shown[PERF_TEXT_BYTES]; /* last plan line of the table */
+};
+
+void perf_report_header(struct perf_report *report);
+void perf_report_block(struct perf_report *report, const char *codec);
+/* Prints a row and keeps it; the report owns the result's parts from here. */
+dscomm_status_t perf_report_row(struct perf_report *report, const struct perf_result *result);
+void perf_report_progress(struct perf_report *report, const struct perf_row *row, int iteration);
+/* Summary and footer; PERF_EXIT_*. */
+int perf_report_end(struct perf_report *report);
+int64_t perf_report_wrong(const struct perf_report *report);
+double perf_report_mean_bus(const struct perf_report *report);
+void perf_report_destroy(struct perf_report *report);
+/* False: could not be written; says so. */
+bool perf_json_write(const struct perf_report *report);
+
+/* ---- launch ---- */
+
+/* True when a launcher (torchrun, mpirun, srun) has set this process's rank; names the variable. */
+bool perf_launcher_present(const char **variable_out);
+
+typedef int perf_rank_fn(void *user, int rank, int n_ranks, const dscomm_unique_id_t *id);
+/* Ranks as processes (or as threads of one process), watched until the last has ended. */
+int perf_launch(const struct perf_args *args, int n_ranks, bool as_threads, perf_rank_fn *fn,
+                void *user);
+
+uint64_t perf_now_ns(void);
+
+int perf_main(const struct perf_collective *coll, int argc, char **argv);
+
+#endif

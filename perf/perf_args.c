@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Options, as nccl-tests names them. One table makes the parser, the help text and the error lines,
+ * so a bad value is always answered with the option and what it allows.
+ */
+#include "perf.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum option_kind { KIND_FLAG, KIND_BYTES, KIND_INT, KIND_SIZE, KIND_BOOL, KIND_TEXT, KIND_OTHER };
+
+struct option_row {
+    int letter; /* above 255: long form only */
+    const char *name;
+    const char *value; /* placeholder; NULL: takes none */
+    enum option_kind kind;
+    size_t offset;       /* of the member, but for KIND_OTHER */
+    uint64_t min, max;   /* of a number */
+    const char *allowed; /* for the error line; NULL: min and max say it */
+    const char *help;
+    bool (*parse)(struct perf_args *args, const char *text); /* KIND_OTHER */
+};
+
+struct name_row {
+    const char *name;
+    int id;
+};
+
+static const struct name_row dtype_names[] = {
+    { "float", DSCOMM_FLOAT32 },   { "half", DSCOMM_FLOAT16 },    { "bfloat16", DSCOMM_BFLOAT16 },
+    { "fp32", DSCOMM_FLOAT32 },    { "float32", DSCOMM_FLOAT32 }, { "fp16", DSCOMM_FLOAT16 },
+    { "float16", DSCOMM_FLOAT16 }, { "bf16", DSCOMM_BFLOAT16 },
+};
+static const struct name_row op_names[] = {
+    { "sum", DSCOMM_SUM },
+    { "avg", DSCOMM_AVG },
+    { "max", DSCOMM_MAX },
+    { "min", DSCOMM_MIN },
+};
+#define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+
+const char *perf_dtype_name(dscomm_dtype_t dtype)
+{
+    return dtype_names[dtype].name;
+}
+
+const char *perf_op_name(dscomm_op_t op)
+{
+    return op_names[op].name;
+}
+
+size_t perf_dtype_bytes(dscomm_dtype_t dtype)
+{
+    return dtype == DSCOMM_FLOAT32 ? 4 : 2;
+}
+
+/* ---- values ---- */
+
+static bool parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *value_out)
+{
+    char *end = NULL;
+
+    errno = 0;
+    const uint64_t value = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end != '\0' || errno != 0)
+        return false;
+    if (value < min || value > max)
+        return false;
+    *value_out = value;
+    return true;
+}
+
+/* Bytes with an optional K, M or G (powers of 1024); "1.5M" is fine, as in nccl-tests. */
+static bool parse_bytes(const char *text, uint64_t min, uint64_t max, size_t *bytes_out)
+{
+    static const char units[] = "KMG";
+    char *end = NULL;
+    const double number = strtod(text, &end);
+    double unit = 1.0;
+
+    if (!isdigit((unsigned char)text[0]) || text[1] == 'x' || text[1] == 'X')
+        return false;
+    if (*end != '\0') {
+        const char *const hit = strchr(units, toupper((unsigned char)*end));
+        if (hit == NULL || end[1] != '\0')
+            return false;
+        for (const char *u = units; u <= hit; u++)
+            unit *= 1024.0;
+    }
+    if (!(number * unit >= (double)min && number * unit <= (double)max))
+        return false;
+    *bytes_out = (size_t)(number * unit);
+    return true;
+}
+
+/* An id by name, or all first n_all of the table; 0 when unknown. */
+static int parse_names(const char *text, const struct name_row *names, size_t n, int n_all,
+                       int *ids)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(text, names[i].name) == 0) {
+            ids[0] = names[i].id;
+            return 1;
+        }
+    }
+    if (strcmp(text, "all") != 0)
+        return 0;
+    for (int i = 0; i < n_all; i++)
+        ids[i] = names[i].id;
+    return n_all;
+}
+
+/* nccl-tests counts checks; here all rows are checked or none. */
+static bool parse_check(struct perf_args *args, const char *text)
+{
+    uint64_t n;
+
+    if (!parse_u64(text, 0, 1000000, &n))
+        return false;
+    args->check = n > 0;
+    return true;
+}
+
+static bool parse_op(struct perf_args *args, const char *text)
+{
+    int ids[ARRAY_LEN(args->ops)];
+
+    args->n_ops = parse_names(text, op_names, ARRAY_LEN(op_names), 4, ids);
+    for (int i = 0; i < args->n_ops; i++)
+        args->ops[i] = (dscomm_op_t)ids[i];
+    return args->n_ops > 0;
+}
+
+static bool parse_dtype(struct perf_args *args, const char *text)
+{
+    int ids[ARRAY_LEN(args->dtypes)];
+
+    args->n_dtypes = parse_names(text, dtype_names, ARRAY_LEN(dtype_names), 3, ids);
+    for (int i = 0; i < args->n_dtypes; i++)
+        args->dtypes[i] = (dscomm_dtype_t)ids[i];
+    return args->n_dtypes > 0;
+}
+
+/* The text itself is judged by the library, in a process of its own: see perf.c. */
+static bool parse_codec(struct perf_args *args, const char *text)
+{
+    if (args->n_codecs == PERF_MAX_CODECS)
+        return false;
+    args->codecs[args->n_codecs++] = text;
+    return true;
+}
+
+static bool parse_transport(struct perf_args *args, const char *text)
+{
+    static const char *const names[] = { "auto", "shm", "tcp", "loopback" };
+
+    args->transport = text;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(text, names[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool parse_data(struct perf_args *args, const char *text)
+{
+    args->data = text;
+    return strcmp(text, "normal") == 0 || strcmp(text, "lm") == 0 || strcmp(text, "cnn") == 0 ||
+           (strncmp(text, "file:", 5) == 0 && text[5] != '\0');
+}
+
+/* ---- the table ---- */
+
+enum { OPT_CODEC = 256, OPT_FEEDBACK, OPT_TRANSPORT, OPT_DATA };
+
+#define MEMBER(name) offsetof(struct perf_args, name)
+#define MAX_BYTES ((uint64_t)1 << 53) /* beyond, doubles skip integers */
+#define BYTES_TEXT "bytes, with K, M or G if wanted"
+
+/* clang-format off */
+static const struct option_row options[] = {
+    { 'b', "minbytes", "SIZE", KIND_BYTES, MEMBER(min_bytes), 0, MAX_BYTES, BYTES_TEXT,
+      "smallest message (32M)", NULL },
+    { 'e', "maxbytes", "SIZE", KIND_BYTES, MEMBER(max_bytes), 0, MAX_BYTES, BYTES_TEXT,
+      "largest message (32M)", NULL },
+    { 'i', "stepbytes", "SIZE", KIND_BYTES, MEMBER(step_bytes), 1, MAX_BYTES,
+      "1 byte or more, with K, M or G if wanted", "added from size to size (1M)", NULL },
+    { 'f', "stepfactor", "N", KIND_SIZE, MEMBER(step_factor), 2, 1u << 20,
+      "2 to 1048576 (for equal steps use -i)", "multiplied from size to size, instead of -i",
+      NULL },
+    { 'n', "iters", "N", KIND_INT, MEMBER(n_iters), 1, 1000000, NULL, "timed calls per row (20)",
+      NULL },
+    { 'w', "warmup_iters", "N", KIND_INT, MEMBER(n_warmup), 0, 1000000, NULL,
+      "calls before them (1)", NULL },
+    { 'c', "check", "N", KIND_OTHER, 0, 0, 1000000, NULL, "0: do not check results (1)",
+      parse_check },
+    { 'g', "ngpus", "N", KIND_INT, MEMBER(n_ranks), 1, 1024, NULL,
+      "ranks to start on this machine; without it a launcher's (torchrun, mpirun, srun)", NULL },
+    { 't', "nthreads", "N", KIND_INT, MEMBER(n_threads), 1, 256, NULL,
+      "threads that compute in each rank (DSCOMM_THREADS)", NULL },
+    { 'o', "op", "OP", KIND_OTHER, 0, 0, 0, "sum avg max min all", "operation (sum)", parse_op },
+    { 'd', "datatype", "TYPE", KIND_OTHER, 0, 0, 0,
+      "float half bfloat16 all (also fp32 fp16 bf16)", "data type (float)", parse_dtype },
+    { 'J', "output_file", "FILE", KIND_TEXT, MEMBER(json_path), 0, 0, "a file name",
+      "write JSON too; replaces FILE", NULL },
+    { 'u', "unalign", "N", KIND_SIZE, MEMBER(unalign), 0, 1u << 20, NULL,
+      "index of the first element used: misaligns the buffers (0)", NULL },
+    { 'I', "per_iter_timing", "0|1", KIND_BOOL, MEMBER(per_iter), 0, 1, "0 or 1",
+      "columns i_min i_max i_p99 i_cv%, all times in JSON (0)", NULL },
+    { 'T', "timeout", "SECONDS", KIND_INT, MEMBER(timeout_s), 1, 86400, NULL,
+      "deadline of every wait (DSCOMM_TIMEOUT_MS)", NULL },
+    { OPT_CODEC, "codec", "SPEC", KIND_OTHER, 0, 0, 0, "at most 32 codecs",
+      "codec of a table; repeat for more (none, bf16, int8)", parse_codec },
+    { OPT_FEEDBACK, "feedback", "0|1", KIND_BOOL, MEMBER(feedback), 0, 1, "0 or 1",
+      "error feedback (1; never for max and min)", NULL },
+    { OPT_TRANSPORT, "transport", "NAME", KIND_OTHER, 0, 0, 0, "auto shm tcp loopback",
+      "how ranks talk; loopback makes them threads (DSCOMM_TRANSPORT)", parse_transport },
+    { OPT_DATA, "data", "NAME", KIND_OTHER, 0, 0, 0, "normal lm cnn file:PATH",
+      "gradients of a language model or CNN, random, or a .grad file (lm)", parse_data },
+    { 'h', "help", NULL, KIND_FLAG, 0, 0, 0, "", "this text", NULL },
+};
+/* clang-format on */
+
+/* Stores a value where its row says; false: not allowed. */
+static bool parse_value(const struct option_row *o, struct perf_args *args, const char *text)
+{
+    void *const member = (char *)args + o->offset;
+    uint64_t number = 0;
+
+    switch (o->kind) {
+    case KIND_BYTES:
+        return parse_bytes(text, o->min, o->max, member);
+    case KIND_SIZE:
+        return parse_u64(text, o->min, o->max, member);
+    case KIND_INT:
+        if (!parse_u64(text, o->min, o->max, &number))
+            return false;
+        *(int *)member = (int)number;
+        return true;
+    case KIND_BOOL:
+        if (!parse_u64(text, o->min, o->max, &number))
+            return false;
+        *(bool *)member = number != 0;
+        return true;
+    case KIND_TEXT:
+        *(const char **)member = text;
+        return text[0] != '\0';
+    case KIND_OTHER:
+        return o->parse(args, text);
+    case KIND_FLAG:
+        break;
+    }
+    return true;
+}
+
+static const char *allowed_text(const struct option_row *o, char *buf, size_t buf_bytes)
+{
+    if (o->allowed != NULL)
+        return o->allowed;
+    (void)snprintf(buf, buf_bytes, "%llu to %llu", (unsigned long long)o->min,
+                   (unsigned long long)o->max);
+    return buf;
+}
+
+static void print_help(const struct perf_args *args)
+{
+    printf("Usage: %s [options]\n\n", args->program);
+    for (size_t i = 0; i < ARRAY_LEN(options); i++) {
+        const struct option_row *const o = &options[i];
+        char left[48];
+
+        if (o->letter < 256)
+            (void)snprintf(left, sizeof(left), "-%c, --%s %s", o->letter, o->name,
+                           o->value != NULL ? o->value : "");
+        else
+            (void)snprintf(left, sizeof(left), "    --%s %s", o->name, o->value);
+        printf("  %-30s %s\n", left, o->help);
+    }
+    printf("\nTimes are of the slowest rank, mean of -n calls. Columns are explained in "
+           "docs/perf.md.\nExit code: 0 all results right, 1 a wrong result or a failed rank, "
+           "2 a bad option.\n");
+}
+
+static void complain_v(const struct perf_args *args, const char *option, const char *value,
+                       const char *fmt, va_list ap)
+{
+    char text[1024];
+
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    for (char *c = text; *c != '\0'; c++) {
+        if (*c == '\n')
+            *c = ' ';
+    }
+    if (value != NULL)
+        (void)fprintf(stderr, "%s: %s '%s': %s\n", args->program, option, value, text);
+    else
+        (void)fprintf(stderr, "%s: %s: %s\n", args->program, option, text);
+}
+
+void perf_complain(const struct perf_args *args, const char *option, const char *value,
+                   const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    complain_v(args, option, value, fmt, ap);
+    va_end(ap);
+}
+
+/* The option as the user may have written it: "-b" or "--codec". */
+static const char *shown_name(const struct option_row *o, char *buf, size_t buf_bytes)
+{
+    if (o->letter < 256)
+        (void)snprintf(buf, buf_bytes, "-%c", o->letter);
+    else
+        (void)snprintf(buf, buf_bytes, "--%s", o->name);
+    return buf;
+}
+
+static const struct option_row *find_row(int letter)
+{
+    for (size_t i = 0; i < ARRAY_LEN(options); i++) {
+        if (options[i].letter == letter)
+            return &options[i];
+    }
+    return NULL;
+}
+
+static void make_getopt_tables(char *shorts, struct option *longs)
+{
+    *shorts++ = ':'; /* tells a missing value from an unknown option */
+    for (size_t i = 0; i < ARRAY_LEN(options); i++) {
+        const struct option_row *const o = &options[i];
+
+        longs[i] = (struct option){ .name = o->name,
+                                    .has_arg = o->value != NULL ? required_argument : no_argument,
+                                    .val = o->letter };
+        if (o->letter > 255)
+            continue;
+        *shorts++ = (char)o->letter;
+        if (o->value != NULL)
+            *shorts++ = ':';
+    }
+    *shorts = '\0';
+    longs[ARRAY_LEN(options)] = (struct option){ 0 };
+}
+
+static bool check_sizes(const struct perf_args *args)
+{
+    char value[32];
+
+    if (args->min_bytes <= args->max_bytes)
+        return true;
+    (void)snprintf(value, sizeof(value), "%zu", args->min_bytes);
+    perf_complain(args, "-b", value, "allowed: at most -e, which is %zu", args->max_bytes);
+    return false;
+}
+
+static void set_defaults(struct perf_args *args, int argc, char **argv)
+{
+    const char *const slash = strrchr(argv[0], '/');
+
+    *args = (struct perf_args){
+        .program = slash != NULL ? slash + 1 : argv[0],
+        .argc = argc,
+        .argv = argv,
+        .min_bytes = 32u << 20,
+        .max_bytes = 32u << 20,
+        .step_bytes = 1u << 20,
+        .n_iters = 20,
+        .n_warmup = 1,
+        .check = true,
+        .feedback = true,
+        .ops = { DSCOMM_SUM },
+        .n_ops = 1,
+        .dtypes = { DSCOMM_FLOAT32 },
+        .n_dtypes = 1,
+        .data = "lm",
+    };
+}
+
+/* The main job: how much do a cast and INT8 gain over no codec? */
+static void default_codecs(struct perf_args *args)
+{
+    static const char *const main_job[] = { "none", "bf16", "int8" };
+
+    if (args->n_codecs > 0)
+        return;
+    for (size_t i = 0; i < ARRAY_LEN(main_job); i++)
+        args->codecs[args->n_codecs++] = main_job[i];
+}
+
+/* What getopt_long rejected: a missing value (':') or no such option. */
+static void complain_getopt(const struct perf_args *args, int what)
+{
+    const char *const word = args->argv[optind - 1];
+    char name[8], allowed[48];
+    const struct option_row *const o = what == ':' ? find_row(optopt) : NULL;
+
+    if (o != NULL) {
+        perf_complain(args, word, NULL, "a value is missing, allowed: %s",
+                      allowed_text(o, allowed, sizeof(allowed)));
+        return;
+    }
+    (void)snprintf(name, sizeof(name), "-%c", optopt);
+    perf_complain(args, "option", optopt != 0 && optopt < 256 ? name : word,
+                  "not known, allowed are those of --help");
+}
+
+bool perf_args_parse(struct perf_args *args, int argc, char **argv, int *exit_code_out)
+{
+    char shorts[2 * ARRAY_LEN(options) + 2];
+    struct option longs[ARRAY_LEN(options) + 1];
+    char name[32], allowed[48];
+
+    set_defaults(args, argc, argv);
+    make_getopt_tables(shorts, longs);
+    *exit_code_out = PERF_EXIT_USAGE;
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
+        if (c == ':' || c == '?') {
+            complain_getopt(args, c);
+            return false;
+        }
+        if (c == 'h') {
+            print_help(args);
+            *exit_code_out = PERF_EXIT_OK;
+            return false;
+        }
+        const struct option_row *const o = find_row(c);
+        if (!parse_value(o, args, optarg)) {
+            perf_complain(args, shown_name(o, name, sizeof(name)), optarg, "allowed: %s",
+                          allowed_text(o, allowed, sizeof(allowed)));
+            return false;
+        }
+    }
+    if (optind < argc) {
+        perf_complain(args, "argument", argv[optind], "not known, allowed are options, see --help");
+        return false;
+    }
+    default_codecs(args);
+    return check_sizes(args);
+}
+
+bool perf_next_size(const struct perf_args *args, size_t *bytes)
+{
+    size_t next = *bytes + args->step_bytes; /* both at most 2^53 */
+
+    if (args->step_factor != 0) {
+        if (*bytes > args->max_bytes / args->step_factor)
+            return false;
+        /* Zero times anything would never end. */
+        next = *bytes == 0 ? 4 : *bytes * args->step_factor;
+    }
+    if (next > args->max_bytes)
+        return false;
+    *bytes = next;
+    return true;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is right. Three judgements per row: all ranks have the same bits (perf_measure.c); a call on
+ * values that the codec carries exactly gives exactly the known result; on the real data the result
+ * is within rounding of the float64 sum where nothing is lossy, else within the codec's bound.
+ */
+#include "perf.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+enum probe_kind {
+    PROBE_NONE,  /* no values are known to pass unchanged */
+    PROBE_SMALL, /* integers whose sum over ranks has at most 8 significant bits */
+    PROBE_INT8   /* -127 to 127, with 127 in every run of 16: scales are 1 and n_ranks */
+};
+
+struct codec_row {
+    const char *family;
+    enum probe_kind probe;
+    double
+        max_err; /* relative L2, several times the nominal error of one encode; 0: only rounding */
+};
+
+static const struct codec_row codecs[] = {
+    { "none", PROBE_SMALL, 0.0 },  { "fp32", PROBE_SMALL, 1e-6 }, { "fp16", PROBE_SMALL, 0.01 },
+    { "bf16", PROBE_SMALL, 0.02 }, { "int8", PROBE_INT8, 0.05 },
+};
+/* A codec this file does not know may at most lose as much as there is. */
+static const struct codec_row unknown_codec = { "", PROBE_NONE, 1.0 };
+
+/* Rounding of the data type itself, met again with feedback. */
+static const double dtype_max_err[] = {
+    [DSCOMM_FLOAT32] = 0.0,
+    [DSCOMM_FLOAT16] = 0.01,
+    [DSCOMM_BFLOAT16] = 0.02,
+};
+
+static const struct codec_row *find_codec(const dscomm_codec_t *codec)
+{
+    const char *const spec = dscomm_codec_spec(codec);
+    const size_t n = strcspn(spec, ":,");
+
+    for (size_t i = 0; i < sizeof(codecs) / sizeof(codecs[0]); i++) {
+        if (strlen(codecs[i].family) == n && strncmp(codecs[i].family, spec, n) == 0)
+            return &codecs[i];
+    }
+    return &unknown_codec;
+}
+
+/* ---- exact probe ---- */
+
+#define PROBE_PERIOD 4080 /* of 16 and 255 */
+
+struct probe {
+    size_t period;
+    uint8_t values[4 * PROBE_PERIOD]; /* of the data type: every rank's input */
+    uint8_t want[4 * PROBE_PERIOD];
+};
+
+static void make_probe(struct probe *probe, enum probe_kind kind, const struct perf_row *row,
+                       int n_ranks)
+{
+    const int half = n_ranks <= 256 ? 256 / n_ranks : 0;
+    const float factor = row->op == DSCOMM_SUM ? (float)n_ranks : 1.0f;
+
+    probe->period = kind == PROBE_INT8 ? PROBE_PERIOD : (size_t)(2 * half + 1);
+    for (size_t i = 0; i < probe->period; i++) {
+        int value = (int)i - half;
+
+        if (kind == PROBE_INT8)
+            value = i % 16 == 0 ? 127 : (int)(i * 37 % 255) - 127;
+        perf_store(row->dtype, probe->values, i, (float)value);
+        perf_store(row->dtype, probe->want, i, factor * (float)value);
+    }
+}
+
+static int64_t count_wrong(const struct probe *probe, const struct perf_row *row, const void *out)
+{
+    const size_t elem_bytes = perf_dtype_bytes(row->dtype);
+    int64_t n_bad = 0;
+
+    for (size_t at = 0; at < row->count; at += probe->period) {
+        const uint8_t *const got = (const uint8_t *)out + at * elem_bytes;
+        const size_t left = row->count - at;
+        const size_t n = left < probe->period ? left : probe->period;
+
+        if (memcmp(got, probe->want, n * elem_bytes) == 0)
+            continue;
+        for (size_t i = 0; i < n; i++)
+            n_bad += perf_load(row->dtype, got, i) != perf_load(row->dtype, probe->want, i);
+    }
+    return n_bad;
+}
+
+dscomm_status_t perf_check_probe(const struct perf_rank *pr, const struct perf_row *row,
+                                 bool in_place, int64_t *n_wrong)
+{
+    const enum probe_kind kind = find_codec(row->codec)->probe;
+    uint8_t *const send = in_place ? pr->recv : pr->send;
+    struct probe probe;
+
+    if (kind == PROBE_NONE)
+        return DSCOMM_OK;
+    make_probe(&probe, kind, row, pr->n_ranks);
+    perf_repeat(send, row->count, probe.values, probe.period, perf_dtype_bytes(row->dtype));
+    PERF_TRY(pr->coll->call(pr, row, send, pr->recv));
+
+    const int64_t n_bad = count_wrong(&probe, row, pr->recv);
+    if (n_bad > 0 && pr->rank == 0)
+        (void)fprintf(stderr, "%s: %lld of %zu elements of the exact probe are wrong\n",
+                      pr->args->program, (long long)n_bad, row->count);
+    *n_wrong += n_bad;
+    /* Rounding to a 16-bit output may have left a residual. */
+    return row->feedback != NULL ? dscomm_feedback_reset(row->feedback) : DSCOMM_OK;
+}
+
+/* ---- real data ---- */
+
+/*
+ * Bound of a float32 sum in any order and of a division after it: a rounding per addition, each of
+ * at most half an ulp of a partial sum, which the magnitudes bound. One more for the result itself.
+ */
+static double rounding_bound(double magnitude, int n_ranks)
+{
+    return (double)(n_ranks + 1) * (0.5 * FLT_EPSILON) * magnitude + FLT_TRUE_MIN;
+}
+
+struct sums {
+    double err2, want2, typical2;
+    int64_t n_outside; /* elements beyond the rounding bound */
+};
+
+static void compare(struct sums *sums, const struct perf_inputs *in, const void *out, size_t count)
+{
+    for (size_t i = 0, k = 0; i < count; i++) {
+        const double err = perf_load(in->dtype, out, i) - in->want[k];
+
+        sums->err2 += err * err;
+        sums->want2 += in->want[k] * in->want[k];
+        sums->typical2 += in->typical[k];
+        sums->n_outside += !(fabs(err) <= rounding_bound(in->mag[k], in->n_ranks)); /* NaN counts */
+        k = k + 1 < in->n_elems ? k + 1 : 0;
+    }
+    if (in->op == DSCOMM_SUM)
+        sums->typical2 *= in->n_ranks;
+}
+
+/*
+ * Relative to the result, or, where the result of this call is smaller, to what it would be on
+ * average if ranks were independent: a short vector may sum up to nothing, and what feedback then
+ * brings from the calls before is not an error without bound.
+ */
+static double relative_error(const struct sums *sums)
+{
+    return sums->err2 == 0.0 ? 0.0 : sqrt(sums->err2 / fmax(sums->want2, sums->typical2));
+}
+
+void perf_check_output(const struct perf_rank *pr, const struct perf_row *row, const void *out,
+                       uint64_t call, double *err_out, int64_t *n_wrong)
+{
+    const double codec_err = find_codec(row->codec)->max_err;
+    const double dtype_err = dtype_max_err[row->dtype];
+    const double limit = codec_err > dtype_err ? codec_err : dtype_err;
+    struct sums sums = { 0 };
+
+    perf_inputs_expect(row->in, call);
+    compare(&sums, row->in, out, row->count);
+    *err_out = relative_error(&sums);
+    const bool ok = limit == 0.0 ? sums.n_outside == 0 : *err_out <= limit;
+    if (ok)
+        return;
+    *n_wrong += limit == 0.0 ? sums.n_outside : (int64_t)row->count;
+    if (pr->rank == 0)
+        (void)fprintf(stderr, "%s: codec %s, %zu elements: error %.3g, allowed %s%.3g\n",
+                      pr->args->program, dscomm_codec_spec(row->codec), row->count, *err_out,
+                      limit == 0.0 ? "rounding " : "", limit == 0.0 ? 0.5 * FLT_EPSILON : limit);
+}
+
+uint64_t perf_hash(uint64_t seed, const void *bytes, size_t n_bytes)
+{
+    const uint8_t *p = bytes;
+    uint64_t hash = seed ^ n_bytes;
+
+    while (n_bytes > 0) {
+        const size_t n = n_bytes < sizeof(uint64_t) ? n_bytes : sizeof(uint64_t);
+        uint64_t word = 0;
+
+        memcpy(&word, p, n);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+        p += n;
+        n_bytes -= n;
+    }
+    return hash;
+}

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank's run: codecs, operations, types and sizes in nested loops, two placements per row. Each
+ * timed call has new data and a barrier before it; making data, checks and exchanges between ranks
+ * lie outside the timed region. Every rank walks the same loops and takes the same decisions,
+ * because all of it is collective.
+ */
+#include "perf.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t perf_now_ns(void)
+{
+    struct timespec ts;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* ---- one placement of one row ---- */
+
+struct tally {
+    float *times_us; /* [n_iters] */
+    uint64_t wire_bytes;
+    uint64_t hash; /* of every output so far */
+    uint64_t call; /* number of the last one */
+    bool is_timed;
+    int i;
+};
+
+static dscomm_status_t wire_total(const struct perf_rank *pr, uint64_t *bytes_out)
+{
+    dscomm_stats_t stats = { .struct_bytes = sizeof(stats) };
+
+    PERF_TRY(dscomm_comm_stats(pr->comm, &stats));
+    *bytes_out = stats.wire_tx_bytes;
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t one_call(struct perf_rank *pr, const struct perf_row *row, bool in_place,
+                                struct tally *tally)
+{
+    uint8_t *const send = in_place ? pr->recv : pr->send;
+    uint64_t before, after;
+
+    tally->call = pr->n_calls++;
+    perf_inputs_fill(row->in, send, row->count, tally->call);
+    PERF_TRY(perf_barrier(pr));
+    PERF_TRY(wire_total(pr, &before));
+
+    const uint64_t start_ns = perf_now_ns();
+    PERF_TRY(pr->coll->call(pr, row, send, pr->recv));
+    const uint64_t took_ns = perf_now_ns() - start_ns;
+
+    PERF_TRY(wire_total(pr, &after));
+    if (pr->args->check)
+        tally->hash = perf_hash(tally->hash, pr->recv, row->count * perf_dtype_bytes(row->dtype));
+    if (tally->is_timed) {
+        tally->times_us[tally->i] = (float)took_ns * 1e-3f;
+        tally->wire_bytes += after - before;
+    }
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t all_calls(struct perf_rank *pr, const struct perf_row *row, bool in_place,
+                                 struct tally *tally)
+{
+    for (int i = -pr->args->n_warmup; i < pr->args->n_iters; i++) {
+        tally->is_timed = i >= 0;
+        tally->i = i;
+        PERF_TRY(one_call(pr, row, in_place, tally));
+        if (pr->report != NULL)
+            perf_report_progress(pr->report, row, i);
+    }
+    return DSCOMM_OK;
+}
+
+static int compare_f32(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Figures from the slowest rank's time of each iteration. Percentiles by nearest rank. */
+static dscomm_status_t summarize(const struct perf_rank *pr, const struct perf_row *row,
+                                 const float *times_us, struct perf_placement *place)
+{
+    const size_t n = (size_t)pr->args->n_iters;
+    float *const sorted = malloc(n * sizeof(float));
+    double sum = 0.0, square = 0.0;
+
+    if (sorted == NULL)
+        return DSCOMM_ERR_NO_MEMORY;
+    memcpy(sorted, times_us, n * sizeof(float));
+    qsort(sorted, n, sizeof(float), compare_f32);
+    for (size_t i = 0; i < n; i++)
+        sum += sorted[i];
+    place->mean_us = sum / (double)n;
+    for (size_t i = 0; i < n; i++)
+        square += (sorted[i] - place->mean_us) * (sorted[i] - place->mean_us);
+    place->stdev_us = sqrt(square / (double)n);
+    place->min_us = sorted[0];
+    place->max_us = sorted[n - 1];
+    place->median_us = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
+    place->p99_us = sorted[(n * 99 + 99) / 100 - 1];
+    free(sorted);
+
+    const double bytes = (double)(row->count * perf_dtype_bytes(row->dtype));
+    place->alg_gbps = place->mean_us > 0.0 ? bytes / (place->mean_us * 1e3) : 0.0;
+    place->bus_gbps = place->alg_gbps * pr->coll->bus_factor(pr->n_ranks);
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t check_equal(const struct perf_rank *pr, const struct perf_row *row,
+                                   uint64_t hash, int64_t *n_wrong)
+{
+    bool equal;
+
+    PERF_TRY(perf_all_equal(pr, hash, &equal));
+    if (equal)
+        return DSCOMM_OK;
+    *n_wrong += (int64_t)row->count;
+    if (pr->rank == 0)
+        (void)fprintf(stderr, "%s: codec %s, %zu elements: ranks have different bits\n",
+                      pr->args->program, dscomm_codec_spec(row->codec), row->count);
+    return DSCOMM_OK;
+}
+
+/* What any rank found wrong is wrong. */
+static dscomm_status_t share_wrong(const struct perf_rank *pr, struct perf_placement *place)
+{
+    uint64_t total;
+
+    PERF_TRY(perf_sum_u64(pr, (uint64_t)place->n_wrong, &total));
+    if (total > 0 && place->n_wrong == 0)
+        place->n_wrong = (int64_t)total;
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t measure_with(struct perf_rank *pr, const struct perf_row *row, bool in_place,
+                                    struct tally *tally, struct perf_placement *place)
+{
+    if (row->feedback != NULL)
+        PERF_TRY(dscomm_feedback_reset(row->feedback));
+    if (pr->args->check)
+        PERF_TRY(perf_check_probe(pr, row, in_place, &place->n_wrong));
+    PERF_TRY(all_calls(pr, row, in_place, tally));
+    if (pr->args->check) {
+        PERF_TRY(check_equal(pr, row, tally->hash, &place->n_wrong));
+        perf_check_output(pr, row, pr->recv, tally->call, &place->err, &place->n_wrong);
+        PERF_TRY(share_wrong(pr, place));
+    }
+    PERF_TRY(perf_max_f32(pr, tally->times_us, (size_t)pr->args->n_iters));
+    return summarize(pr, row, tally->times_us, place);
+}
+
+static dscomm_status_t measure(struct perf_rank *pr, const struct perf_row *row, bool in_place,
+                               struct perf_placement *place, uint64_t *wire_bytes)
+{
+    struct tally tally = { .times_us = calloc((size_t)pr->args->n_iters, sizeof(float)) };
+
+    if (tally.times_us == NULL)
+        return DSCOMM_ERR_NO_MEMORY;
+    *place = (struct perf_placement){ .n_wrong = pr->args->check ? 0 : -1 };
+    const dscomm_status_t st = measure_with(pr, row, in_place, &tally, place);
+    *wire_bytes += tally.wire_bytes;
+    if (st == DSCOMM_OK && pr->args->per_iter && pr->report != NULL)
+        place->times_us = tally.times_us;
+    else
+        free(tally.times_us);
+    return st;
+}
+
+/* ---- rows ---- */
+
+static void copy_text(char *dst, size_t dst_bytes, const char *src)
+{
+    (void)snprintf(dst, dst_bytes, "%s", src != NULL ? src : "");
+}
+
+static dscomm_status_t describe(const struct perf_rank *pr, const struct perf_row *row,
+                                struct perf_result *result)
+{
+    const dscomm_plan_t *plan = NULL;
+
+    *result = (struct perf_result){ .bytes = row->count * perf_dtype_bytes(row->dtype),
+                                    .count = row->count,
+                                    .dtype = row->dtype,
+                                    .op = row->op,
+                                    .feedback = row->feedback != NULL };
+    copy_text(result->codec, sizeof(result->codec), dscomm_codec_spec(row->codec));
+    PERF_TRY(dscomm_plan_create(pr->comm, row->count, row->dtype, row->op, row->codec,
+                                row->feedback != NULL, &plan));
+    copy_text(result->plan, sizeof(result->plan), dscomm_plan_explain(plan));
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t run_row(struct perf_rank *pr, const struct perf_row *row)
+{
+    struct perf_result result;
+    uint64_t wire_bytes = 0, total;
+
+    PERF_TRY(describe(pr, row, &result));
+    for (int place = 0; place < 2; place++) {
+        PERF_TRY(measure(pr, row, place == 1, &result.places[place], &wire_bytes));
+        result.err = fmax(result.err, result.places[place].err);
+    }
+    PERF_TRY(perf_sum_u64(pr, wire_bytes, &total));
+    result.wire_bytes = (double)total / (2.0 * pr->args->n_iters * pr->n_ranks);
+    if (result.wire_bytes > 0.0)
+        result.ratio = (double)result.bytes * pr->coll->bus_factor(pr->n_ranks) / result.wire_bytes;
+    return pr->report != NULL ? perf_report_row(pr->report, &result) : DSCOMM_OK;
+}
+
+static bool takes_feedback(dscomm_op_t op)
+{
+    return op == DSCOMM_SUM || op == DSCOMM_AVG;
+}
+
+static dscomm_status_t run_size(struct perf_rank *pr, struct perf_row *row)
+{
+    (void)snprintf(pr->doing, sizeof(pr->doing), "codec %s, %zu elements",
+                   dscomm_codec_spec(row->codec), row->count);
+    if (pr->args->feedback && takes_feedback(row->op))
+        PERF_TRY(dscomm_feedback_create(row->count, NULL, &row->feedback));
+    const dscomm_status_t st = run_row(pr, row);
+    dscomm_feedback_destroy(row->feedback);
+    row->feedback = NULL;
+    return st;
+}
+
+static dscomm_status_t run_sizes(struct perf_rank *pr, struct perf_row *row)
+{
+    size_t bytes = pr->args->min_bytes;
+
+    do {
+        row->count = bytes / perf_dtype_bytes(row->dtype);
+        PERF_TRY(run_size(pr, row));
+    } while (perf_next_size(pr->args, &bytes));
+    return DSCOMM_OK;
+}
+
+static void unalign(struct perf_rank *pr, dscomm_dtype_t dtype)
+{
+    const size_t shift = pr->args->unalign * perf_dtype_bytes(dtype);
+
+    pr->send = (uint8_t *)pr->send_mem + shift;
+    pr->recv = (uint8_t *)pr->recv_mem + shift;
+}
+
+static dscomm_status_t run_codec(struct perf_rank *pr, const char *spec)
+{
+    struct perf_row row = { 0 };
+
+    PERF_TRY(dscomm_codec_parse(spec, &row.codec));
+    if (pr->report != NULL)
+        perf_report_block(pr->report, dscomm_codec_spec(row.codec));
+    for (int i = 0; i < pr->args->n_ops * pr->args->n_dtypes; i++) {
+        struct perf_inputs in = { .dtype = pr->args->dtypes[i % pr->args->n_dtypes],
+                                  .op = pr->args->ops[i / pr->args->n_dtypes],
+                                  .rank = pr->rank,
+                                  .n_ranks = pr->n_ranks };
+
+        row.op = in.op;
+        row.dtype = in.dtype;
+        row.in = &in;
+        unalign(pr, row.dtype);
+        PERF_TRY(perf_inputs_init(&in, pr->source));
+        const dscomm_status_t st = run_sizes(pr, &row);
+        perf_inputs_fini(&in);
+        PERF_TRY(st);
+    }
+    return DSCOMM_OK;
+}
+
+/* ---- a rank's life ---- */
+
+static dscomm_status_t join(struct perf_rank *pr, const dscomm_unique_id_t *id)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    config.timeout_ms = pr->args->timeout_s * 1000;
+    config.n_threads = pr->args->n_threads;
+    config.transport = pr->args->transport;
+    if (id == NULL)
+        PERF_TRY(dscomm_comm_create_from_env(&config, &pr->comm));
+    else
+        PERF_TRY(dscomm_comm_create(pr->n_ranks, pr->rank, id, &config, &pr->comm));
+    pr->rank = dscomm_comm_rank(pr->comm);
+    pr->n_ranks = dscomm_comm_n_ranks(pr->comm);
+    return DSCOMM_OK;
+}
+
+static void *make_buffer(const struct perf_rank *pr)
+{
+    return aligned_alloc(64, (pr->args->max_bytes + 4 * pr->args->unalign + 64) / 64 * 64);
+}
+
+static dscomm_status_t open_report(struct perf_rank *pr, struct perf_report *report)
+{
+    char line[PERF_LINE_BYTES], host[64] = "?";
+    char(*const lines)[PERF_LINE_BYTES] = calloc((size_t)pr->n_ranks, sizeof(*lines));
+
+    if (lines == NULL)
+        return DSCOMM_ERR_NO_MEMORY;
+    (void)gethostname(host, sizeof(host) - 1);
+    (void)snprintf(line, sizeof(line), "Rank %2d Pid %6d on %s", pr->rank, (int)getpid(), host);
+    const dscomm_status_t st = perf_gather_lines(pr, line, lines);
+    if (st < 0 || pr->rank != 0) {
+        free(lines);
+        return st;
+    }
+    *report = (struct perf_report){
+        .args = pr->args, .n_ranks = pr->n_ranks, .data_text = pr->source->text, .lines = lines
+    };
+    pr->report = report;
+    perf_report_header(report);
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t work(struct perf_rank *pr, const dscomm_unique_id_t *id,
+                            struct perf_report *report)
+{
+    PERF_TRY(join(pr, id));
+    pr->send_mem = make_buffer(pr);
+    pr->recv_mem = make_buffer(pr);
+    if (pr->send_mem == NULL || pr->recv_mem == NULL)
+        return DSCOMM_ERR_NO_MEMORY;
+    PERF_TRY(open_report(pr, report));
+    for (int i = 0; i < pr->args->n_codecs; i++)
+        PERF_TRY(run_codec(pr, pr->args->codecs[i]));
+    return DSCOMM_OK;
+}
+
+int perf_rank_run(const struct perf_args *args, const struct perf_collective *coll,
+                  const struct perf_source *source, int rank, int n_ranks,
+                  const dscomm_unique_id_t *id)
+{
+    struct perf_rank pr = { .args = args,
+                            .coll = coll,
+                            .source = source,
+                            .rank = rank,
+                            .n_ranks = n_ranks,
+                            .doing = "start" };
+    struct perf_report report = { 0 };
+    const dscomm_status_t st = work(&pr, id, &report);
+    int code = st == DSCOMM_OK ? PERF_EXIT_OK : PERF_EXIT_FAILED;
+
+    if (st < 0 && pr.rank < 0) /* a launcher's variables never told which */
+        (void)fprintf(stderr, "%s: failed (%s): %s\n", args->program, pr.doing,
+                      dscomm_status_text(st));
+    else if (st < 0)
+        (void)fprintf(stderr, "%s: rank %d failed (%s): %s\n", args->program, pr.rank, pr.doing,
+                      dscomm_status_text(st));
+    if (st == DSCOMM_OK && pr.report != NULL)
+        code = perf_report_end(&report);
+    perf_report_destroy(&report);
+    dscomm_comm_destroy(pr.comm);
+    free(pr.send_mem);
+    free(pr.recv_mem);
+    return code;
+}

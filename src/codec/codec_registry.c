@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list of codecs and the public functions on them. A codec is a const row: parsing finds it by
+ * its text, so equal specs give the same pointer, nothing is allocated and any thread may parse.
+ */
+#include "codec/codec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Larger vectors could overflow a size in bytes; no memory holds one. */
+#define ELEMS_MAX (SIZE_MAX / 16)
+
+#define CAST_ROW(name, none, exact, error)                                      \
+    {                                                                           \
+        .ops = &dsc_codec_##name, .spec = #name, .block = 1, .is_none = (none), \
+        .lossless = (exact), .tile_align = 1, .e0 = (error)                     \
+    }
+#define INT8_ROW(text, elems)                                                            \
+    {                                                                                    \
+        .ops = &dsc_codec_int8, .spec = (text), .block = (elems), .tile_align = (elems), \
+        .e0 = 0.0075                                                                     \
+    }
+
+enum { CODEC_NONE, CODEC_FP32, CODEC_FP16, CODEC_BF16, CODEC_INT8 };
+
+static const struct dscomm_codec codecs[] = {
+    [CODEC_NONE] = CAST_ROW(none, true, true, 0.0),
+    [CODEC_FP32] = CAST_ROW(fp32, false, true, 0.0),
+    [CODEC_FP16] = CAST_ROW(fp16, false, false, 3e-4),
+    [CODEC_BF16] = CAST_ROW(bf16, false, false, 2e-3),
+    [CODEC_INT8] = INT8_ROW("int8", 256),
+    INT8_ROW("int8:block=128", 128),
+    INT8_ROW("int8:block=64", 64),
+    INT8_ROW("int8:block=32", 32),
+    INT8_ROW("int8:block=16", 16),
+};
+
+/* Texts that are understood but not canonical. */
+static const struct {
+    const char *text;
+    const struct dscomm_codec *codec;
+} aliases[] = {
+    { "int8:block=256", &codecs[CODEC_INT8] },
+};
+
+static const char *const test_specs[] = {
+    "none", "fp32", "fp16", "bf16", "int8", "int8:block=16", "int8:block=64", "int8:block=128",
+};
+
+#define ALLOWED "none fp32 fp16 bf16 int8 int8:block=N, N one of 16 32 64 128 256"
+
+static const struct dscomm_codec *find(const char *spec)
+{
+    for (size_t i = 0; i < DSC_ARRAY_LEN(codecs); i++) {
+        if (strcmp(spec, codecs[i].spec) == 0)
+            return &codecs[i];
+    }
+    for (size_t i = 0; i < DSC_ARRAY_LEN(aliases); i++) {
+        if (strcmp(spec, aliases[i].text) == 0)
+            return aliases[i].codec;
+    }
+    return NULL;
+}
+
+/* Quotes what can be printed and stops after a line's worth; specs come from command lines. */
+static void quote(char *dst, size_t dst_bytes, const char *text)
+{
+    const size_t len = strnlen(text, dst_bytes);
+    const size_t shown = len < dst_bytes - 6 ? len : dst_bytes - 6;
+
+    dst[0] = '"';
+    for (size_t i = 0; i < shown; i++)
+        dst[1 + i] = text[i];
+    for (size_t i = 1; i <= shown; i++) {
+        if (dst[i] < ' ' || dst[i] > '~')
+            dst[i] = '?';
+    }
+    (void)snprintf(dst + 1 + shown, dst_bytes - 1 - shown, shown < len ? "...\"" : "\"");
+}
+
+static dscomm_status_t fail_unknown(const char *spec)
+{
+    char shown[80];
+
+    quote(shown, sizeof(shown), spec);
+    if (strncmp(spec, "int8:", 5) == 0)
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "codec %s: int8 takes block=N, N one of 16 32 64 128 256", shown);
+    for (size_t i = 0; i < CODEC_INT8; i++) {
+        const size_t len = strlen(codecs[i].spec);
+
+        if (strncmp(spec, codecs[i].spec, len) == 0 && (spec[len] == ':' || spec[len] == ','))
+            return dsc_fail(DSCOMM_ERR_INVALID, "codec %s: %s takes no options", shown,
+                            codecs[i].spec);
+    }
+    return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is not known; allowed: " ALLOWED, shown);
+}
+
+dscomm_status_t dscomm_codec_parse(const char *spec, const dscomm_codec_t **codec_out)
+{
+    if (spec == NULL || codec_out == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is NULL; allowed: " ALLOWED,
+                        spec == NULL ? "spec" : "output");
+
+    const struct dscomm_codec *const codec = find(spec);
+
+    if (codec == NULL)
+        return fail_unknown(spec);
+    *codec_out = codec;
+    return DSCOMM_OK;
+}
+
+const dscomm_codec_t *dscomm_codec(const char *spec)
+{
+    const dscomm_codec_t *codec = NULL;
+
+    return dscomm_codec_parse(spec, &codec) == DSCOMM_OK ? codec : NULL;
+}
+
+const char *dscomm_codec_spec(const dscomm_codec_t *codec)
+{
+    return codec == NULL ? codecs[CODEC_NONE].spec : codec->spec;
+}
+
+size_t dscomm_codec_bound(const dscomm_codec_t *codec, size_t n)
+{
+    if (codec == NULL)
+        codec = &codecs[CODEC_NONE];
+    return n <= ELEMS_MAX ? dsc_codec_message_bytes(codec, n) : SIZE_MAX - 15;
+}
+
+/* An array of a call: there, unless nothing is read or written, and aligned. */
+static dscomm_status_t check_array(const char *name, const void *ptr, size_t n, size_t align)
+{
+    if (ptr == NULL && n > 0)
+        return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL for %zu elements", name, n);
+    if ((uintptr_t)ptr % align != 0)
+        return dsc_fail(DSCOMM_ERR_INVALID, "%s %p is not aligned to %zu bytes", name, ptr, align);
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t check_call(const dscomm_codec_t *codec, const void *bytes, const char *role,
+                                  const void *floats, const char *floats_role, size_t n)
+{
+    if (codec == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "codec is NULL");
+    if (n > ELEMS_MAX)
+        return dsc_fail(DSCOMM_ERR_INVALID, "%zu elements, at most %zu", n, ELEMS_MAX);
+    DSC_TRY(check_array(role, bytes, n, 16));
+    return check_array(floats_role, floats, n, sizeof(float));
+}
+
+dscomm_status_t dscomm_encode(const dscomm_codec_t *codec, void *dst, size_t dst_bytes,
+                              const float *src, size_t n, size_t *written_out)
+{
+    DSC_TRY(check_call(codec, dst, "dst", src, "src", n));
+    if (written_out == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "written_out is NULL");
+
+    const size_t need_bytes = dsc_codec_message_bytes(codec, n);
+    const struct dsc_msg msg = { .bytes = dst, .n = n, .exponent = 0 };
+
+    if (dst_bytes < need_bytes)
+        return dsc_fail(DSCOMM_ERR_INVALID, "dst has %zu bytes, %s of %zu elements needs %zu",
+                        dst_bytes, codec->spec, n, need_bytes);
+    if (n > 0) {
+        const uint32_t saved = dsc_fp_enter();
+
+        codec->ops->encode(codec, &msg, 0, n, src, NULL);
+        dsc_fp_leave(saved);
+    }
+    *written_out = need_bytes;
+    return DSCOMM_OK;
+}
+
+dscomm_status_t dscomm_decode(const dscomm_codec_t *codec, float *dst, size_t n, const void *src,
+                              size_t src_bytes)
+{
+    DSC_TRY(check_call(codec, src, "src", dst, "dst", n));
+
+    const size_t need_bytes = dsc_codec_message_bytes(codec, n);
+    /* Decoding only reads; struct dsc_msg serves both directions. */
+    const struct dsc_msg msg = { .bytes = (uint8_t *)(uintptr_t)src, .n = n, .exponent = 0 };
+
+    if (src_bytes != need_bytes)
+        return dsc_fail(DSCOMM_ERR_CORRUPT, "message has %zu bytes, %s of %zu elements has %zu",
+                        src_bytes, codec->spec, n, need_bytes);
+    if (n > 0) {
+        const uint32_t saved = dsc_fp_enter();
+
+        codec->ops->decode(codec, &msg, 0, n, dst);
+        dsc_fp_leave(saved);
+    }
+    return DSCOMM_OK;
+}
+
+const struct dscomm_codec *dsc_codec_resolve(const struct dscomm_codec *codec, dscomm_dtype_t dtype)
+{
+    if (!codec->is_none)
+        return codec;
+    switch (dtype) {
+    case DSCOMM_FLOAT32:
+        return &codecs[CODEC_FP32];
+    case DSCOMM_FLOAT16:
+        return &codecs[CODEC_FP16];
+    case DSCOMM_BFLOAT16:
+        return &codecs[CODEC_BF16];
+    }
+    DSC_ASSERT(dsc_dtype_bytes(dtype) != 0); /* callers check data types */
+    return codec;
+}
+
+const char *const *dsc_codec_test_specs(size_t *n_out)
+{
+    *n_out = DSC_ARRAY_LEN(test_specs);
+    return test_specs;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which x86 spelling of each primitive runs. Compiled without ISA flags, so that it can run on any
+ * CPU; the primitives' files are compiled with the flags of their level.
+ */
+#include "codec/kernels.h"
+
+void dsc_kernels_init_x86(struct dsc_kernels *k, uint32_t cpu)
+{
+    if (!(cpu & DSC_CPU_AVX2))
+        return;
+
+#define USE_AVX2(name, type) k->name = dsc_##name##_avx2;
+    DSC_KERNELS_MAP(USE_AVX2)
+#undef USE_AVX2
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Life of a communicator: settings from config and environment, rendezvous, endpoint, executor.
+ */
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Calls up to this many float32 bytes run on the caller's thread alone; see docs/perf.md. */
+#define INLINE_BYTES 262144
+
+/* Config with the environment's values filled in. */
+struct settings {
+    int timeout_ms;
+    int n_threads;
+    size_t chunk_bytes;
+    const char *transport;
+    const char *algorithm;
+    const struct dsc_env *env;
+};
+
+static bool is_word(const char *word, const char *const *words, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(word, words[i]) == 0)
+            return true;
+    return false;
+}
+
+static dscomm_status_t check_config(const dscomm_comm_config_t *c)
+{
+    static const char *const transports[] = { "auto", "loopback", "shm", "tcp" };
+    static const char *const algorithms[] = { "auto", "oneshot", "twoshot" };
+
+    if (c->struct_bytes != sizeof(*c))
+        return dsc_fail(DSCOMM_ERR_INVALID, "config struct_bytes %zu, must be %zu", c->struct_bytes,
+                        sizeof(*c));
+    if (c->timeout_ms < 0)
+        return dsc_fail(DSCOMM_ERR_INVALID, "timeout_ms %d, must be 0 or more", c->timeout_ms);
+    if (c->n_threads < 0 || c->n_threads > 256)
+        return dsc_fail(DSCOMM_ERR_INVALID, "n_threads %d, must be 0 to 256", c->n_threads);
+    if (c->chunk_bytes != 0 && (c->chunk_bytes < 1024 || c->chunk_bytes > 67108864))
+        return dsc_fail(DSCOMM_ERR_INVALID, "chunk_bytes %zu, must be 0 or 1024 to 67108864",
+                        c->chunk_bytes);
+    if (c->transport != NULL && !is_word(c->transport, transports, DSC_ARRAY_LEN(transports)))
+        return dsc_fail(DSCOMM_ERR_INVALID, "transport '%s', must be auto, loopback, shm or tcp",
+                        c->transport);
+    if (c->algorithm != NULL && !is_word(c->algorithm, algorithms, DSC_ARRAY_LEN(algorithms)))
+        return dsc_fail(DSCOMM_ERR_INVALID, "algorithm '%s', must be auto, oneshot or twoshot",
+                        c->algorithm);
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t read_settings(const dscomm_comm_config_t *config, struct settings *out)
+{
+    static const dscomm_comm_config_t defaults = DSCOMM_COMM_CONFIG_INIT;
+    const struct dsc_env *env;
+
+    config = config == NULL ? &defaults : config;
+    DSC_TRY(check_config(config));
+    DSC_TRY(dsc_env_get(&env));
+    *out = (struct settings){
+        .timeout_ms = config->timeout_ms != 0 ? config->timeout_ms : (int)env->timeout_ms,
+        .n_threads = config->n_threads != 0 ? config->n_threads : (int)env->threads,
+        .chunk_bytes = config->chunk_bytes != 0 ? config->chunk_bytes : (size_t)env->chunk_bytes,
+        .transport = config->transport != NULL ? config->transport : env->transport,
+        .algorithm = config->algorithm != NULL ? config->algorithm : env->algorithm,
+        .env = env,
+    };
+    return DSCOMM_OK;
+}
+
+/* What must be equal on all ranks, compared at rendezvous. */
+static void settings_text(const struct settings *s, char *text, size_t bytes)
+{
+    snprintf(text, bytes,
+             "chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu window=%llu socket_nsocks=%llu "
+             "transport=%s",
+             s->chunk_bytes, s->algorithm, (unsigned long long)s->env->oneshot_bytes,
+             (unsigned long long)s->env->window, (unsigned long long)s->env->socket_nsocks,
+             s->transport);
+}
+
+/* Spinning helps only while every rank on the host has a CPU of its own. */
+static uint64_t spin_ns(const struct dsc_bootstrap *boot, const struct settings *s)
+{
+    const struct dsc_peer_info *self = &boot->peers[boot->rank];
+    uint64_t on_host = 0;
+
+    for (int r = 0; r < boot->n_ranks; r++)
+        on_host += strcmp(boot->peers[r].host_id, self->host_id) == 0;
+    if (on_host * (uint64_t)s->n_threads > self->n_cpus)
+        return 0;
+    return s->env->spin_us * 1000;
+}
+
+static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap *boot,
+                                  const struct settings *s)
+{
+    const uint64_t spin = spin_ns(boot, s);
+    const struct dsc_net_params net = { .transport = s->transport,
+                                        .n_slots = (uint32_t)s->env->window,
+                                        .n_socks = (uint32_t)s->env->socket_nsocks,
+                                        .crc = s->env->crc != 0,
+                                        .timeout_ms = s->timeout_ms,
+                                        .spin_ns = spin };
+    const struct dsc_exec_params exec = { .n_threads = s->n_threads,
+                                          .timeout_ms = s->timeout_ms,
+                                          .spin_ns = spin,
+                                          .inline_bytes = INLINE_BYTES };
+
+    const dscomm_status_t st = dsc_net_create(boot, &net, &comm->net);
+
+    boot->listen_fd = -1; /* the endpoint's now, or closed */
+    DSC_TRY(st);
+    return dsc_exec_create(comm->net, &exec, &comm->exec);
+}
+
+static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
+                            const struct settings *s, bool preserve_input,
+                            dscomm_comm_t **comm_out)
+{
+    char text[512];
+    const struct dsc_bootstrap_params params = { n_ranks, rank, s->timeout_ms, text };
+    struct dsc_bootstrap boot;
+    dscomm_comm_t *comm = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*comm));
+    dscomm_status_t st;
+
+    if (comm == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator");
+    comm->n_ranks = n_ranks;
+    comm->rank = rank;
+    comm->timeout_ms = s->timeout_ms;
+    comm->chunk_elems = s->chunk_bytes / sizeof(float);
+    comm->oneshot_bytes = (size_t)s->env->oneshot_bytes;
+    comm->preserve_input = preserve_input;
+    snprintf(comm->algorithm, sizeof(comm->algorithm), "%s", s->algorithm);
+    settings_text(s, text, sizeof(text));
+    st = dsc_bootstrap_join(id, &params, &boot);
+    if (st == DSCOMM_OK) {
+        st = open_parts(comm, &boot, s);
+        dsc_bootstrap_fini(&boot);
+    }
+    if (st < 0) {
+        dscomm_comm_destroy(comm);
+        return st;
+    }
+    *comm_out = comm;
+    return DSCOMM_OK;
+}
+
+/* ---- public ---- */
+
+dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscomm_unique_id_t *id,
+                                   const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
+{
+    struct settings s;
+
+    if (id == NULL || comm_out == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", id == NULL ? "id" : "comm_out");
+    if (n_ranks < 1 || n_ranks > 65535)
+        return dsc_fail(DSCOMM_ERR_INVALID, "n_ranks %d, must be 1 to 65535", n_ranks);
+    if (rank < 0 || rank >= n_ranks)
+        return dsc_fail(DSCOMM_ERR_INVALID, "rank %d, must be 0 to %d", rank, n_ranks - 1);
+    DSC_TRY(read_settings(config, &s));
+    return join(n_ranks, rank, id, &s, config != NULL && config->preserve_input, comm_out);
+}
+
+dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
+                                            dscomm_comm_t **comm_out)
+{
+    dscomm_unique_id_t id;
+    struct settings s;
+    int n_ranks, rank;
+
+    if (comm_out == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "comm_out is NULL");
+    DSC_TRY(read_settings(config, &s));
+    DSC_TRY(dsc_bootstrap_env(s.timeout_ms, &n_ranks, &rank, &id));
+    return join(n_ranks, rank, &id, &s, config != NULL && config->preserve_input, comm_out);
+}
+
+void dscomm_comm_destroy(dscomm_comm_t *comm)
+{
+    uint32_t serving;
+
+    if (comm == NULL)
+        return;
+    while ((serving = atomic_load(&comm->serving)) != atomic_load(&comm->next_ticket))
+        dsc_futex_wait(&comm->serving, serving, 1000000000u); /* queued calls */
+    dsc_comm_drop_plans(comm);
+    dsc_exec_destroy(comm->exec);
+    dsc_net_destroy(comm->net);
+    dsc_free(comm->groups);
+    dsc_free(comm->saved_input);
+    dsc_free(comm);
+}
+
+dscomm_status_t dscomm_comm_abort(dscomm_comm_t *comm)
+{
+    if (comm == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "comm is NULL");
+    dsc_net_abort(comm->net);
+    return DSCOMM_OK;
+}
+
+dscomm_status_t dscomm_comm_async_error(const dscomm_comm_t *comm, const char **text_out)
+{
+    if (comm == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "comm is NULL");
+    if (text_out != NULL)
+        *text_out = atomic_load(&comm->failed) < 0 ? comm->error_text : "";
+    return (dscomm_status_t)atomic_load(&comm->failed);
+}
+
+int dscomm_comm_rank(const dscomm_comm_t *comm)
+{
+    return comm == NULL ? -1 : comm->rank;
+}
+
+int dscomm_comm_n_ranks(const dscomm_comm_t *comm)
+{
+    return comm == NULL ? -1 : comm->n_ranks;
+}
+
+dscomm_status_t dscomm_comm_stats(const dscomm_comm_t *comm, dscomm_stats_t *stats_out)
+{
+    const struct dsc_exec_stats *exec;
+
+    if (comm == NULL || stats_out == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", comm == NULL ? "comm" : "stats_out");
+    if (stats_out->struct_bytes != sizeof(*stats_out))
+        return dsc_fail(DSCOMM_ERR_INVALID, "stats struct_bytes %zu, must be %zu",
+                        stats_out->struct_bytes, sizeof(*stats_out));
+    exec = dsc_exec_stats(comm->exec);
+    *stats_out = (dscomm_stats_t){
+        .struct_bytes = sizeof(*stats_out),
+        .calls = atomic_load(&comm->calls),
+        .wire_tx_bytes = dsc_net_wire_tx_bytes(comm->net),
+        .wire_rx_bytes = dsc_net_wire_rx_bytes(comm->net),
+        .payload_tx_bytes = atomic_load(&exec->payload_tx_bytes),
+        .nonfinite_elems = atomic_load(&exec->nonfinite_elems),
+        .wait_ns = atomic_load(&exec->wait_ns),
+        .call_ns = atomic_load(&comm->call_ns),
+        .plans = atomic_load(&comm->plans_made),
+    };
+    return DSCOMM_OK;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of a communicator. comm.c makes and ends it, collectives.c checks and runs calls, plans.c
+ * keeps plans by shape, mismatch.c says what ranks disagree on, stream.c is the ordered queue.
+ */
+#ifndef DSC_COMM_H
+#define DSC_COMM_H
+
+#include "exec/exec.h"
+
+#define DSC_MAX_PLANS 256
+
+/* A collective's arguments, checked. */
+struct dsc_call_args {
+    const void *send;
+    void *recv;
+    size_t count;
+    dscomm_dtype_t dtype;
+    dscomm_op_t op;
+    const struct dscomm_codec *codec;
+    dscomm_feedback_t *feedback;
+};
+
+/* What a plan is looked up by. */
+struct dsc_shape {
+    size_t count;
+    dscomm_dtype_t dtype;
+    dscomm_op_t op;
+    const struct dscomm_codec *codec;
+    bool feedback;
+};
+
+struct dsc_plan_entry {
+    struct dsc_shape shape;
+    struct dscomm_plan *plan;
+    struct dsc_exec_run *run;
+    uint64_t last_used; /* call number, so the same entry is evicted on all ranks */
+};
+
+struct dscomm_comm {
+    int n_ranks, rank;
+    struct dsc_net *net;
+    struct dsc_exec *exec;
+    int timeout_ms;
+    size_t chunk_elems;
+    size_t oneshot_bytes;
+    char algorithm[16]; /* "auto", "oneshot", "twoshot" */
+    bool preserve_input;
+    int *groups; /* [n_tiers][n_ranks] or NULL for flat */
+    int n_tiers;
+    const struct dscomm_codec *tier_codecs[DSC_MAX_TIERS]; /* NULL: the call's */
+    struct dsc_plan_entry plans[DSC_MAX_PLANS];
+    int n_plans;
+    struct dsc_plan_entry *last; /* used last, looked at first */
+    void *saved_input;
+    size_t saved_bytes;
+    uint32_t sequence;           /* of the next call on the wire */
+    _Atomic uint32_t next_ticket; /* calls issued */
+    _Atomic uint32_t serving;     /* ticket whose turn it is; futex word */
+    _Atomic uint64_t calls, call_ns, plans_made;
+    _Atomic int failed;           /* dscomm_status_t of the first error */
+    char error_text[DSC_ERROR_TEXT_MAX];
+};
+
+/* ---- collectives.c ---- */
+
+/* Takes the place of a call in the communicator's order. */
+uint32_t dsc_comm_take_ticket(struct dscomm_comm *comm);
+/* Waits for the ticket's turn, runs the call, lets the next one go. */
+dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
+                             const struct dsc_call_args *args);
+/* Keeps the first error; the text is kept too. */
+void dsc_comm_set_failed(struct dscomm_comm *comm, dscomm_status_t status, const char *text);
+dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm);
+
+/* ---- plans.c ---- */
+
+/* Finds or makes; making is collective. */
+dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *shape,
+                              struct dsc_plan_entry **entry_out);
+void dsc_comm_drop_plans(struct dscomm_comm *comm);
+/*
+ * Tiers of the plans made from now on; the same on all ranks. groups as in dsc_plan_params, copied;
+ * codecs: [n_tiers], NULL entries mean the call's.
+ */
+dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers, const int *groups,
+                                   const struct dscomm_codec *const *codecs);
+
+/* ---- mismatch.c ---- */
+
+/*
+ * Compares two descriptors, "key=value key=value". Writes "ranks disagree on count: rank 0 has 1000,
+ * rank 1 has 998; ..." and returns the number of fields that differ.
+ */
+int dsc_describe_difference(const char *mine, int my_rank, const char *theirs, int their_rank,
+                            char *text, size_t text_bytes);
+/*
+ * A message of another call arrived, or a peer says one did. Tells the own descriptor to all, waits
+ * at most a second for one that differs, and writes the error text.
+ */
+void dsc_comm_explain_mismatch(struct dscomm_comm *comm, const char *descriptor, int bad_rank,
+                               char *text, size_t text_bytes);
+
+/* ---- stream.c ---- */
+
+/* Queues the call; waits while the queue is full. */
+dscomm_status_t dsc_stream_add(struct dscomm_stream *stream, struct dscomm_comm *comm,
+                               uint32_t ticket, const struct dsc_call_args *args);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plans by shape. Algorithm and chunk follow from the shape and from settings that were compared at
+ * rendezvous, so all ranks make the same plan in the same call. When the table is full the plan that
+ * was used longest ago goes, also the same one everywhere.
+ */
+#include "comm/comm.h"
+
+#include <string.h>
+
+#define MIN_CHUNK_ELEMS 8192 /* below, a message's fixed cost outweighs what overlap wins */
+#define CHUNKS_PER_PIECE 4   /* enough to overlap encode, transfer, reduce and decode */
+
+static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
+{
+    return a->count == b->count && a->dtype == b->dtype && a->op == b->op && a->codec == b->codec &&
+           a->feedback == b->feedback;
+}
+
+static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm, size_t count)
+{
+    if (comm->n_ranks == 1)
+        return DSC_ALG_LOCAL;
+    if (count == 0 || strcmp(comm->algorithm, "oneshot") == 0)
+        return DSC_ALG_ONE_SHOT;
+    if (strcmp(comm->algorithm, "auto") == 0 && count <= comm->oneshot_bytes / sizeof(float))
+        return DSC_ALG_ONE_SHOT;
+    return DSC_ALG_TWO_SHOT;
+}
+
+static size_t choose_chunk(const struct dscomm_comm *comm, size_t count)
+{
+    const size_t piece = count / (size_t)comm->n_ranks;
+    const size_t share = piece / CHUNKS_PER_PIECE;
+
+    if (share >= comm->chunk_elems || comm->chunk_elems <= MIN_CHUNK_ELEMS)
+        return comm->chunk_elems;
+    return share > MIN_CHUNK_ELEMS ? share : MIN_CHUNK_ELEMS;
+}
+
+static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
+                            const struct dsc_shape *shape)
+{
+    struct dsc_plan_params params = { .n_ranks = comm->n_ranks,
+                                      .rank = comm->rank,
+                                      .count = shape->count,
+                                      .dtype = shape->dtype,
+                                      .op = shape->op,
+                                      .feedback = shape->feedback,
+                                      .algorithm = choose_algorithm(comm, shape->count),
+                                      .chunk_elems = choose_chunk(comm, shape->count),
+                                      .n_tiers = comm->groups == NULL ? 1 : comm->n_tiers,
+                                      .groups = comm->groups };
+
+    for (int t = 0; t < params.n_tiers; t++)
+        params.codecs[t] = comm->tier_codecs[t] != NULL ? comm->tier_codecs[t] : shape->codec;
+    entry->shape = *shape;
+    DSC_TRY(dsc_plan_build(&params, &entry->plan));
+    DSC_TRY(dsc_exec_prepare(comm->exec, entry->plan, &entry->run));
+    atomic_fetch_add(&comm->plans_made, 1);
+    dsc_log_info(PLAN, "rank %d: %s", comm->rank, entry->plan->explain);
+    return DSCOMM_OK;
+}
+
+static void drop(struct dsc_plan_entry *entry)
+{
+    dsc_exec_run_destroy(entry->run);
+    dsc_plan_destroy(entry->plan);
+    memset(entry, 0, sizeof(*entry));
+}
+
+static struct dsc_plan_entry *free_entry(struct dscomm_comm *comm)
+{
+    struct dsc_plan_entry *oldest = &comm->plans[0];
+
+    if (comm->n_plans < DSC_MAX_PLANS)
+        return &comm->plans[comm->n_plans++];
+    for (int i = 1; i < DSC_MAX_PLANS; i++)
+        if (comm->plans[i].last_used < oldest->last_used)
+            oldest = &comm->plans[i];
+    drop(oldest);
+    return oldest;
+}
+
+dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *shape,
+                              struct dsc_plan_entry **entry_out)
+{
+    struct dsc_plan_entry *entry = comm->last;
+
+    if (entry == NULL || !same_shape(&entry->shape, shape)) {
+        entry = NULL;
+        for (int i = 0; entry == NULL && i < comm->n_plans; i++)
+            if (comm->plans[i].plan != NULL && same_shape(&comm->plans[i].shape, shape))
+                entry = &comm->plans[i];
+    }
+    if (entry == NULL) {
+        entry = free_entry(comm);
+        comm->last = NULL; /* until the plan is complete */
+        *entry_out = entry; /* its descriptor explains a mismatch even when connecting fails */
+        DSC_TRY(make(comm, entry, shape));
+    }
+    entry->last_used = comm->sequence;
+    comm->last = entry;
+    *entry_out = entry;
+    return DSCOMM_OK;
+}
+
+void dsc_comm_drop_plans(struct dscomm_comm *comm)
+{
+    for (int i = 0; i < comm->n_plans; i++)
+        drop(&comm->plans[i]);
+    comm->n_plans = 0;
+    comm->last = NULL;
+}
+
+dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers, const int *groups,
+                                   const struct dscomm_codec *const *codecs)
+{
+    const size_t n = (size_t)n_tiers * (size_t)comm->n_ranks;
+
+    dsc_comm_drop_plans(comm);
+    dsc_free(comm->groups);
+    comm->groups = dsc_calloc(DSC_MEM_COMM, n, sizeof(*comm->groups));
+    if (comm->groups == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "%d tiers of %d ranks", n_tiers, comm->n_ranks);
+    memcpy(comm->groups, groups, n * sizeof(*comm->groups));
+    comm->n_tiers = n_tiers;
+    for (int t = 0; t < n_tiers; t++)
+        comm->tier_codecs[t] = codecs[t];
+    return DSCOMM_OK;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The endpoint's error: the first one stays, every peer hears of it once. A peer that was told
+ * passes it on once to all of its own peers, so an error reaches ranks that share no connection with
+ * the one who found it.
+ */
+#include "transport/net_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/netif.h"
+
+const char *dsc_net_peer_text(const struct dsc_net *net, int peer, const char *transport,
+                              char buf[DSC_PEER_TEXT_BYTES])
+{
+    const struct dsc_peer_info *const info = &net->infos[peer];
+    union dsc_addr addr;
+    char text[DSC_ADDR_TEXT_BYTES];
+
+    memcpy(addr.bytes, info->addr, sizeof(addr.bytes));
+    if (strcmp(transport, "loopback") == 0 || strcmp(transport, "shm") == 0)
+        snprintf(buf, DSC_PEER_TEXT_BYTES, "rank %d (%s, pid %u)", peer, transport, info->pid);
+    else
+        snprintf(buf, DSC_PEER_TEXT_BYTES, "rank %d (%s %s)", peer, transport,
+                 dsc_addr_text(&addr, text));
+    return buf;
+}
+
+void dsc_error_put(char *buf, size_t buf_bytes, dscomm_status_t status, int rank, const char *text)
+{
+    snprintf(buf, buf_bytes, "%d %d %s", (int)status, rank, text);
+}
+
+const char *dsc_error_get(const char *buf, int n_ranks, dscomm_status_t *status_out, int *rank_out)
+{
+    char *end;
+    const long status = strtol(buf, &end, 10);
+    const long rank = strtol(end, &end, 10);
+
+    if (*end != ' ' || status > 0 || status < -1000 || rank < 0 || rank >= n_ranks)
+        return NULL;
+    *status_out = (dscomm_status_t)status;
+    *rank_out = (int)rank;
+    return end + 1;
+}
+
+void dsc_net_set_error(struct dsc_net *net, dscomm_status_t status, int rank, const char *fmt, ...)
+{
+    va_list args;
+
+    if (net->error != DSCOMM_OK)
+        return;
+    va_start(args, fmt);
+    vsnprintf(net->error_text, sizeof(net->error_text), fmt, args);
+    va_end(args);
+    net->error_rank = rank;
+    net->error = dsc_fail(status, "%s", net->error_text);
+}
+
+/* The limit for telling everybody, whoever does not read. */
+#define NOTIFY_NS 100000000u
+
+static void tell_all(struct dsc_net *net, dscomm_status_t status, int rank, const char *text,
+                     const struct dsc_conn *except)
+{
+    net->notify_until_ns = dsc_now_ns() + NOTIFY_NS;
+    for (int i = 0; i < net->n_conns; i++)
+        if (net->conns[i] != except)
+            net->conns[i]->ops->notify(net->conns[i], status, rank, text);
+    dsc_setup_tell_all(net, status, rank, text);
+}
+
+/* False: this rank's report is known, or there are enough. */
+static bool add_report(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
+{
+    for (size_t i = 0; i < net->n_reports; i++)
+        if (net->reports[i].rank == rank)
+            return false;
+    if (net->n_reports == DSC_MAX_REPORTS)
+        return false;
+    net->reports[net->n_reports].status = status;
+    net->reports[net->n_reports].rank = rank;
+    snprintf(net->reports[net->n_reports].text, DSC_ERROR_TEXT_MAX, "%s", text);
+    net->n_reports++;
+    return true;
+}
+
+void dsc_net_told(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text)
+{
+    struct dsc_net *const net = conn->net;
+
+    if (status == DSCOMM_OK) {
+        conn->peer_left = true;
+        return;
+    }
+    if (!add_report(net, status, rank, text))
+        return;
+    dsc_net_set_error(net, status, rank, "rank %d: %s", rank, text);
+    tell_all(net, status, rank, text, conn);
+}
+
+size_t dsc_net_reports(const struct dsc_net *net, const struct dsc_report **reports_out)
+{
+    *reports_out = net->reports;
+    return net->n_reports;
+}
+
+void dsc_net_lost(struct dsc_conn *conn, const char *why)
+{
+    char peer[DSC_PEER_TEXT_BYTES];
+
+    dsc_net_set_error(conn->net, DSCOMM_ERR_PEER_LOST, conn->peer, "lost %s: %s",
+                      dsc_net_peer_text(conn->net, conn->peer, conn->ops->name, peer), why);
+}
+
+void dsc_net_left(struct dsc_conn *conn)
+{
+    /* A goodbye while the connection is being replaced is about the old one. */
+    if (conn->net->peers[conn->peer].setup.state != DSC_SETUP_NONE)
+        return;
+    dsc_net_set_error(conn->net, DSCOMM_ERR_PEER_LOST, conn->peer,
+                      "rank %d left while this rank still needed it", conn->peer);
+}
+
+void dsc_net_fail(struct dsc_net *net, dscomm_status_t status, const char *text)
+{
+    if (net->error == DSCOMM_OK) {
+        net->error = status;
+        net->error_rank = net->rank;
+        snprintf(net->error_text, sizeof(net->error_text), "%s", text);
+    }
+    if (add_report(net, status, net->rank, text))
+        tell_all(net, status, net->rank, text, NULL);
+}
+
+const char *dsc_net_error_text(const struct dsc_net *net)
+{
+    return net->error_text;
+}
+
+int dsc_net_error_rank(const struct dsc_net *net)
+{
+    return net->error_rank;
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How two ranks agree on a connection. The higher rank connects. Its first socket, the control link,
+ * carries in its hello the transport it wants, the slot size and for shm the segment; the answer
+ * carries what becomes of it: the larger slot size, and tcp instead of shm if the segment is of no
+ * use here. Data sockets of tcp follow, one by one, on an agreement that stands.
+ *
+ * Both sides choose the transport by the same rule from the same facts, so a difference is either a
+ * fallback or ranks that were configured differently.
+ */
+#include "transport/net_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "transport/netif.h"
+
+/* More than any plan asks for; keeps sizes of slots and segments far from overflow. */
+#define SLOT_BYTES_MAX ((size_t)1 << 32)
+
+static bool is_auto(const struct dsc_net *net)
+{
+    return strcmp(net->transport, "auto") == 0;
+}
+
+/* ---- what is wanted ---- */
+
+static const struct dsc_transport_ops *find_ops(const char *name)
+{
+    size_t n;
+    const struct dsc_transport_ops *const *const all = dsc_transports(&n);
+
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(all[i]->name, name) == 0)
+            return all[i];
+    return NULL;
+}
+
+static const struct dsc_transport_ops *best_ops(const struct dsc_peer_info *self,
+                                                const struct dsc_peer_info *peer)
+{
+    size_t n;
+    const struct dsc_transport_ops *const *const all = dsc_transports(&n);
+    const struct dsc_transport_ops *best = NULL;
+
+    for (size_t i = 0; i < n; i++)
+        if (all[i]->reaches(self, peer) && (best == NULL || all[i]->preference > best->preference))
+            best = all[i];
+    return best;
+}
+
+static dscomm_status_t choose(struct dsc_net *net, int peer, const struct dsc_transport_ops **out)
+{
+    const struct dsc_peer_info *const self = &net->infos[net->rank];
+    const struct dsc_peer_info *const other = &net->infos[peer];
+    const struct dsc_transport_ops *const ops =
+        is_auto(net) ? best_ops(self, other) : find_ops(net->transport);
+
+    if (!ops->reaches(self, other)) {
+        dsc_net_set_error(net, DSCOMM_ERR_UNSUPPORTED, peer,
+                          "transport %s does not reach rank %d: host \"%.64s\" pid %u here, host "
+                          "\"%.64s\" pid %u there",
+                          ops->name, peer, self->host_id, self->pid, other->host_id, other->pid);
+        return net->error;
+    }
+    *out = ops;
+    return DSCOMM_OK;
+}
+
+void dsc_hello_init(const struct dsc_net *net, struct dsc_hello *hello_out)
+{
+    *hello_out = (struct dsc_hello){
+        .purpose = DSC_LINK_PEER,
+        .rank = net->rank,
+        .n_ranks = (uint32_t)net->n_ranks,
+        .job = net->job,
+        .n_slots = net->params.n_slots,
+        .n_socks = net->params.n_socks,
+    };
+}
+
+static void fall_back(struct dsc_net *net, int peer, const char *why)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+
+    if (!net->warned_fallback)
+        dsc_log_warn(NET, "no shared memory with rank %d, using tcp: %s (said once)", peer, why);
+    net->warned_fallback = true;
+    dsc_segment_fini(&setup->segment);
+    setup->ops = &dsc_transport_tcp;
+}
+
+static dscomm_status_t prepare_segment(struct dsc_net *net, int peer)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+    char text[DSC_SEGMENT_TEXT_BYTES];
+    const char *const why = dsc_segment_create(
+        &setup->segment, dsc_shm_bytes(net->params.n_slots, setup->slot_bytes), text);
+
+    if (why == NULL)
+        return DSCOMM_OK;
+    if (is_auto(net)) {
+        fall_back(net, peer, why);
+        return DSCOMM_OK;
+    }
+    dsc_net_set_error(net, DSCOMM_ERR_LIMIT, net->rank, "shared memory with rank %d: %s", peer,
+                      why);
+    return net->error;
+}
+
+static dscomm_status_t connect_control(struct dsc_net *net, int peer)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+    struct dsc_hello hello;
+
+    dsc_hello_init(net, &hello);
+    if (setup->ops == &dsc_transport_shm)
+        DSC_TRY(prepare_segment(net, peer));
+    hello.slot_bytes = setup->slot_bytes;
+    snprintf(hello.transport, sizeof(hello.transport), "%s", setup->ops->name);
+    snprintf(hello.detail, sizeof(hello.detail), "%s", setup->segment.name);
+    return dsc_net_open_link(net, peer, 0, &hello, setup->deadline_ns);
+}
+
+dscomm_status_t dsc_setup_begin(struct dsc_net *net, int peer, size_t slot_bytes,
+                                uint64_t deadline_ns)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+
+    *setup = (struct dsc_setup){
+        .slot_bytes = slot_bytes,
+        .deadline_ns = deadline_ns,
+        .begin_ns = dsc_now_ns(),
+        .control_fd = -1,
+        .segment.fd = -1,
+    };
+    DSC_TRY(choose(net, peer, &setup->ops));
+    if (setup->ops == &dsc_transport_loopback) {
+        setup->state = DSC_SETUP_MEET;
+        const dscomm_status_t st = dsc_loopback_offer(net, peer);
+
+        if (st < 0)
+            dsc_net_set_error(net, st, peer, "no loopback connection with rank %d", peer);
+        return st;
+    }
+    setup->state = DSC_SETUP_CONTROL;
+    return net->rank > peer ? connect_control(net, peer) : DSCOMM_OK;
+}
+
+/* ---- the acceptor ---- */
+
+const char *dsc_setup_check_hello(const struct dsc_net *net, const struct dsc_hello *hello)
+{
+    if (hello->purpose != DSC_LINK_PEER || hello->job != net->job)
+        return "it is of another job";
+    if (hello->n_ranks != (uint32_t)net->n_ranks || hello->rank < 0 ||
+        hello->rank >= net->n_ranks ||
+        (hello->index == DSC_LINK_WATCH ? hello->rank >= net->rank : hello->rank <= net->rank))
+        return "it claims a rank that cannot connect here";
+    if (hello->n_slots != net->params.n_slots || hello->n_socks != net->params.n_socks)
+        return "its window or number of sockets differ";
+    if ((hello->index > net->params.n_socks && hello->index != DSC_LINK_WATCH) || hello->slot_bytes > SLOT_BYTES_MAX)
+        return "its socket number or slot size is out of range";
+    return NULL;
+}
+
+/* Takes over what the connector wants, as far as this rank was not told otherwise. */
+static bool agree_on_transport(struct dsc_net *net, int peer, const struct dsc_hello *hello)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+    const struct dsc_transport_ops *const wanted = find_ops(hello->transport);
+
+    if (wanted == setup->ops)
+        return true;
+    if (!is_auto(net) || wanted != &dsc_transport_tcp) {
+        dsc_net_set_error(net, DSCOMM_ERR_MISMATCH, peer,
+                          "rank %d wants transport \"%s\", this rank \"%s\"", peer,
+                          hello->transport, setup->ops->name);
+        return false;
+    }
+    setup->ops = wanted;
+    return true;
+}
+
+static void attach_segment(struct dsc_net *net, int peer, const char *name,
+                           struct dsc_hello *reply)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+    char text[DSC_SEGMENT_TEXT_BYTES];
+    const char *const why = dsc_segment_attach(
+        &setup->segment, name, dsc_shm_bytes(net->params.n_slots, setup->slot_bytes), text);
+
+    if (why == NULL) {
+        dsc_shm_format(setup->segment.memory, net->params.n_slots, setup->slot_bytes);
+        return;
+    }
+    if (is_auto(net)) {
+        fall_back(net, peer, why);
+        return;
+    }
+    dsc_net_set_error(net, DSCOMM_ERR_LIMIT, net->rank, "shared memory with rank %d: %s", peer,
+                      why);
+    snprintf(reply->detail, sizeof(reply->detail), "%.127s", why);
+}
+
+static void answer_control(struct dsc_link *link)
+{
+    struct dsc_net *const net = link->net;
+    struct dsc_setup *const setup = &net->peers[link->peer].setup;
+    const struct dsc_hello hello = *dsc_handshake_peer(link->hs);
+    struct dsc_hello reply;
+
+    dsc_hello_init(net, &reply);
+    setup->heard = true;
+    if (setup->slot_bytes < hello.slot_bytes)
+        setup->slot_bytes = (size_t)hello.slot_bytes;
+    if (!agree_on_transport(net, link->peer, &hello))
+        snprintf(reply.detail, sizeof(reply.detail), "rank %d was told to use %s", net->rank,
+                 setup->ops->name);
+    else if (setup->ops == &dsc_transport_shm)
+        attach_segment(net, link->peer, hello.detail, &reply);
+    if (reply.detail[0] == '\0')
+        snprintf(reply.transport, sizeof(reply.transport), "%s", setup->ops->name);
+    reply.slot_bytes = setup->slot_bytes;
+    dsc_link_reply(link, &reply);
+}
+
+void dsc_setup_answer(struct dsc_link *link)
+{
+    const struct dsc_setup *const setup = &link->net->peers[link->peer].setup;
+    struct dsc_hello reply;
+
+    if (link->index == 0 && setup->state == DSC_SETUP_CONTROL && !setup->heard)
+        answer_control(link);
+    if (link->index > 0 && link->index != DSC_LINK_WATCH && setup->state == DSC_SETUP_DATA) {
+        dsc_hello_init(link->net, &reply);
+        reply.index = link->index;
+        reply.slot_bytes = setup->slot_bytes;
+        dsc_link_reply(link, &reply);
+    }
+}
+
+/* ---- both ---- */
+
+static void open_data_links(struct dsc_net *net, int peer)
+{
+    const struct dsc_setup *const setup = &net->peers[peer].setup;
+    struct dsc_hello hello;
+
+    dsc_hello_init(net, &hello);
+    hello.slot_bytes = setup->slot_bytes;
+    snprintf(hello.transport, sizeof(hello.transport), "%s", setup->ops->name);
+    for (uint32_t i = 1; i <= net->params.n_socks; i++) {
+        hello.index = i;
+        const dscomm_status_t st =
+            dsc_net_open_link(net, peer, i, &hello, setup->deadline_ns);
+
+        if (st < 0) {
+            dsc_net_set_error(net, st, peer, "no data connection with rank %d", peer);
+            return;
+        }
+    }
+}
+
+/* The connector reads what became of its wishes. */
+static bool take_answer(struct dsc_net *net, int peer, const struct dsc_hello *answer)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+    const struct dsc_transport_ops *const ops = find_ops(answer->transport);
+    char text[DSC_SEGMENT_TEXT_BYTES];
+
+    setup->heard = true;
+    if (dsc_setup_take_error(net, peer, answer))
+        return false;
+    if (ops != setup->ops && !(is_auto(net) && ops == &dsc_transport_tcp)) {
+        dsc_net_set_error(net, DSCOMM_ERR_MISMATCH, peer, "rank %d refuses transport %s: %s", peer,
+                          setup->ops->name, answer->detail);
+        return false;
+    }
+    if (answer->slot_bytes < setup->slot_bytes || answer->slot_bytes > SLOT_BYTES_MAX) {
+        dsc_net_set_error(net, DSCOMM_ERR_CORRUPT, peer, "rank %d answers with slots of %llu bytes",
+                          peer, (unsigned long long)answer->slot_bytes);
+        return false;
+    }
+    setup->slot_bytes = (size_t)answer->slot_bytes;
+    if (ops != setup->ops)
+        fall_back(net, peer, "the other side cannot map it");
+    if (setup->ops != &dsc_transport_shm)
+        return true;
+
+    const char *const why = dsc_segment_map(
+        &setup->segment, dsc_shm_bytes(net->params.n_slots, setup->slot_bytes), text);
+
+    if (why != NULL)
+        dsc_net_set_error(net, DSCOMM_ERR_SYSTEM, net->rank, "shared memory with rank %d: %s", peer,
+                          why);
+    return why == NULL;
+}
+
+static void control_done(struct dsc_link *link)
+{
+    struct dsc_net *const net = link->net;
+    struct dsc_setup *const setup = &net->peers[link->peer].setup;
+
+    if (setup->state != DSC_SETUP_CONTROL || setup->control_fd >= 0)
+        return;
+    if (!link->acceptor && !take_answer(net, link->peer, dsc_handshake_peer(link->hs)))
+        return;
+    setup->control_fd = dsc_handshake_take_fd(link->hs);
+    if (setup->ops == &dsc_transport_shm) {
+        setup->state = DSC_SETUP_READY;
+        return;
+    }
+    setup->state = DSC_SETUP_DATA;
+    if (!link->acceptor)
+        open_data_links(net, link->peer);
+}
+
+static void data_done(struct dsc_link *link)
+{
+    struct dsc_setup *const setup = &link->net->peers[link->peer].setup;
+    const uint32_t at = link->index - 1;
+
+    if (setup->state != DSC_SETUP_DATA || (setup->has_data & (1u << at)) != 0)
+        return; /* nothing waits for it: the socket is closed with its handshake */
+    setup->data_fds[at] = dsc_handshake_take_fd(link->hs);
+    setup->has_data |= 1u << at;
+    if (setup->has_data == (1u << link->net->params.n_socks) - 1)
+        setup->state = DSC_SETUP_READY;
+}
+
+void dsc_setup_link_done(struct dsc_link *link)
+{
+    if (link->index == DSC_LINK_WATCH)
+        (void)dsc_setup_take_error(link->net, link->peer, dsc_handshake_peer(link->hs));
+    else if (link->index == 0)
+        control_done(link);
+    else
+        data_done(link);
+}
+
+void dsc_setup_fini(struct dsc_setup *setup)
+{
+    if (setup->state == DSC_SETUP_NONE)
+        return;
+    setup->state = DSC_SETUP_NONE;
+    if (setup->control_fd >= 0)
+        close(setup->control_fd);
+    for (uint32_t i = 0; i < DSC_NET_SOCKS_MAX; i++)
+        if ((setup->has_data & (1u << i)) != 0)
+            close(setup->data_fds[i]);
+    setup->has_data = 0;
+    dsc_segment_fini(&setup->segment);
+    dsc_loopback_withdraw(setup);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that end before a connection stands. Whoever waits for a peer holds a socket to it: the
+ * connector its control link, the acceptor, when it has waited a while, a watch link to the peer's
+ * listener. A peer that dies or fails closes its end, even if it never accepted.
+ */
+#include "transport/net_internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* Most peers come sooner, and a watch link costs both sides a descriptor. */
+#define PATIENCE_NS 200000000u
+
+/* The connector opens its data sockets at once; if it ended instead, its control link shows it. */
+static void look_at_control(struct dsc_net *net, int peer)
+{
+    const int fd = net->peers[peer].setup.control_fd;
+    char text[DSC_PEER_TEXT_BYTES];
+    char byte;
+    const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)))
+        return;
+    dsc_net_set_error(net, DSCOMM_ERR_PEER_LOST, peer, "lost %s: connection closed",
+                      dsc_net_peer_text(net, peer, "tcp", text));
+}
+
+void dsc_setup_look(struct dsc_net *net, int peer)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+    struct dsc_hello hello;
+
+    if (setup->state == DSC_SETUP_DATA)
+        look_at_control(net, peer);
+    if (setup->state != DSC_SETUP_CONTROL || setup->watched || net->rank > peer ||
+        net->peers[peer].conn != NULL || dsc_now_ns() - setup->begin_ns < PATIENCE_NS)
+        return;
+    setup->watched = true;
+    dsc_hello_init(net, &hello);
+    hello.index = DSC_LINK_WATCH;
+    (void)dsc_net_open_link(net, peer, DSC_LINK_WATCH, &hello, setup->deadline_ns);
+}
+
+bool dsc_setup_take_error(struct dsc_net *net, int peer, const struct dsc_hello *answer)
+{
+    dscomm_status_t status;
+    int rank;
+
+    if (strcmp(answer->transport, DSC_HELLO_ERROR) != 0)
+        return false;
+    const char *const text = dsc_error_get(answer->detail, net->n_ranks, &status, &rank);
+
+    if (text == NULL || status == DSCOMM_OK)
+        dsc_net_set_error(net, DSCOMM_ERR_PEER_LOST, peer, "rank %d has failed", peer);
+    else
+        dsc_net_set_error(net, status, rank, "rank %d: %s", rank, text);
+    return true;
+}
+
+static void tell_links(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
+{
+    struct dsc_hello hello;
+
+    dsc_hello_init(net, &hello);
+    memcpy(hello.transport, DSC_HELLO_ERROR, sizeof(DSC_HELLO_ERROR));
+    dsc_error_put(hello.detail, sizeof(hello.detail), status, rank, text);
+    for (struct dsc_link *link = net->links; link != NULL; link = link->next)
+        if (link->acceptor && link->peer >= 0 && !link->is_dead &&
+            dsc_handshake_wants_reply(link->hs))
+            dsc_link_reply(link, &hello);
+}
+
+void dsc_setup_tell_all(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
+{
+    tell_links(net, status, rank, text);
+    for (int i = 0; i < net->n_ranks; i++)
+        if (net->peers[i].setup.state == DSC_SETUP_MEET)
+            dsc_loopback_tell(net, i, status, rank, text);
+}
+
+void dsc_setup_drop_watches(struct dsc_net *net, int peer)
+{
+    for (struct dsc_link *link = net->links; link != NULL; link = link->next)
+        if (link->peer == peer && link->index == DSC_LINK_WATCH && !link->is_dead)
+            dsc_link_end(link);
+}

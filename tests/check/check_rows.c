@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One row per primitive, in the order of DSC_KERNELS_MAP; int8_encode has two, with and without D.
+ */
+#include "check/check.h"
+
+#include <math.h>
+
+typedef struct check_call call_t;
+
+static void run_f16_load(const struct dsc_kernels *k, call_t *c)
+{
+    k->f16_load(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_f16_store(const struct dsc_kernels *k, call_t *c)
+{
+    k->f16_store(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_bf16_load(const struct dsc_kernels *k, call_t *c)
+{
+    k->bf16_load(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_bf16_store(const struct dsc_kernels *k, call_t *c)
+{
+    k->bf16_store(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_f32_store(const struct dsc_kernels *k, call_t *c)
+{
+    k->f32_store(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_axpy(const struct dsc_kernels *k, call_t *c)
+{
+    k->axpy(c->arg[0], c->arg[1], c->arg[2], c->scalar, c->n);
+}
+
+static void run_add(const struct dsc_kernels *k, call_t *c)
+{
+    k->add(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_max(const struct dsc_kernels *k, call_t *c)
+{
+    k->max(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_min(const struct dsc_kernels *k, call_t *c)
+{
+    k->min(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_mul(const struct dsc_kernels *k, call_t *c)
+{
+    k->mul(c->arg[0], c->arg[1], c->scalar, c->n);
+}
+
+static void run_div(const struct dsc_kernels *k, call_t *c)
+{
+    k->div(c->arg[0], c->arg[1], c->scalar, c->n);
+}
+
+static void run_residual(const struct dsc_kernels *k, call_t *c)
+{
+    k->residual(c->arg[0], c->arg[1], c->arg[2], c->scalar, c->n);
+}
+
+static void run_count_nonfinite(const struct dsc_kernels *k, call_t *c)
+{
+    c->result = k->count_nonfinite(c->arg[0], c->scalar, c->n);
+}
+
+static void run_int8_encode(const struct dsc_kernels *k, call_t *c)
+{
+    k->int8_encode(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block);
+}
+
+static void run_int8_encode_only(const struct dsc_kernels *k, call_t *c)
+{
+    k->int8_encode(c->arg[0], c->arg[1], NULL, c->arg[2], c->n, c->block);
+}
+
+static void run_int8_encode_feedback(const struct dsc_kernels *k, call_t *c)
+{
+    k->int8_encode_feedback(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->arg[4], c->scalar,
+                            c->keep, c->n, c->block);
+}
+
+static void run_int8_decode(const struct dsc_kernels *k, call_t *c)
+{
+    k->int8_decode(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);
+}
+
+static void run_int8_decode_add(const struct dsc_kernels *k, call_t *c)
+{
+    k->int8_decode_add(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);
+}
+
+static const float betas[] = { 1.0f, 0.875f, 0.9f };
+static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
+
+#define SCALARS(list) .scalars = (list), .n_scalars = DSC_ARRAY_LEN(list)
+#define ROW(kernel) .slot = offsetof(struct dsc_kernels, kernel)
+
+/* clang-format off */
+const struct check_row check_rows[] = {
+    { .name = "f16_load", ROW(f16_load), .run = run_f16_load,
+      .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_U16, 0 } } },
+    { .name = "f16_store", ROW(f16_store), .run = run_f16_store,
+      .operands = { { CHECK_OUT, CHECK_U16, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "bf16_load", ROW(bf16_load), .run = run_bf16_load,
+      .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_U16, 0 } } },
+    { .name = "bf16_store", ROW(bf16_store), .run = run_bf16_store,
+      .operands = { { CHECK_OUT, CHECK_U16, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "f32_store", ROW(f32_store), .run = run_f32_store,
+      .operands = { { CHECK_OUT, CHECK_F32, 1u << 1 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "axpy", ROW(axpy), .run = run_axpy, SCALARS(betas),
+      .operands = { { CHECK_OUT, CHECK_F32_SUM, 1u << 1 | 1u << 2 }, { CHECK_IN, CHECK_F32, 0 },
+                    { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "add", ROW(add), .run = run_add,
+      .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "max", ROW(max), .run = run_max,
+      .operands = { { CHECK_INOUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "min", ROW(min), .run = run_min,
+      .operands = { { CHECK_INOUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "mul", ROW(mul), .run = run_mul, SCALARS(factors),
+      .operands = { { CHECK_OUT, CHECK_F32_SUM, 1u << 1 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "div", ROW(div), .run = run_div, SCALARS(factors),
+      .operands = { { CHECK_OUT, CHECK_F32_SUM, 1u << 1 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "residual", ROW(residual), .run = run_residual, SCALARS(factors),
+      .operands = { { CHECK_OUT, CHECK_F32_SUM, 1u << 1 }, { CHECK_IN, CHECK_F32, 0 },
+                    { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "count_nonfinite", ROW(count_nonfinite), .run = run_count_nonfinite,
+      SCALARS(factors), .operands = { { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "int8_encode", ROW(int8_encode), .run = run_int8_encode, .has_block = true,
+      .operands = { { CHECK_OUT, CHECK_I8, 0 }, { CHECK_OUT, CHECK_SCALE, 0 },
+                    { CHECK_OUT, CHECK_F32, 1u << 3 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "int8_encode_only", ROW(int8_encode), .run = run_int8_encode_only, .has_block = true,
+      .operands = { { CHECK_OUT, CHECK_I8, 0 }, { CHECK_OUT, CHECK_SCALE, 0 },
+                    { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "int8_encode_feedback", ROW(int8_encode_feedback), .run = run_int8_encode_feedback,
+      SCALARS(betas), .has_block = true, .has_keep = true,
+      .operands = { { CHECK_OUT, CHECK_I8, 0 }, { CHECK_OUT, CHECK_SCALE, 0 },
+                    { CHECK_OUT, CHECK_F32, 1u << 4 }, { CHECK_IN, CHECK_F32, 0 },
+                    { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "int8_decode", ROW(int8_decode), .run = run_int8_decode, .has_block = true,
+      .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_I8, 0 },
+                    { CHECK_IN, CHECK_SCALE, 0 } } },
+    { .name = "int8_decode_add", ROW(int8_decode_add), .run = run_int8_decode_add,
+      .has_block = true,
+      .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, CHECK_I8, 0 },
+                    { CHECK_IN, CHECK_SCALE, 0 } } },
+};
+/* clang-format on */
+
+const size_t check_n_rows = DSC_ARRAY_LEN(check_rows);

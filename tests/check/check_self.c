@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of the harness itself: kernels with one planted mistake each, which it must find, and that
+ * no primitive is without a row. A harness that passes everything would pass these kernels too.
+ */
+#include "check/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the planted mistakes; all but the mistake is the reference ---- */
+
+/* Rounds a NaN's payload like a number: the mask is missing. */
+static void bf16_without_nan_mask(uint16_t *dst, const float *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+
+        memcpy(&u, src + i, sizeof(u));
+        dst[i] = (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    }
+}
+
+static void f16_flushes_subnormals(uint16_t *dst, const float *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        dsc_f16_store_c(dst + i, src + i, 1);
+        if ((dst[i] & 0x7c00u) == 0)
+            dst[i] &= 0x8000u;
+    }
+}
+
+static void encode_writes_past_end(int8_t *q, float *scale, float *d, const float *x, size_t n,
+                                   uint32_t block)
+{
+    dsc_int8_encode_c(q, scale, d, x, n, block);
+    q[n] = 0;
+}
+
+static void add_reads_past_end(float *acc, const float *x, size_t n)
+{
+    volatile float beyond = x[n];
+
+    (void)beyond;
+    dsc_add_c(acc, x, n);
+}
+
+static void decode_writes_input(float *dst, const int8_t *q, const float *scale, size_t n,
+                                uint32_t block)
+{
+    dsc_int8_decode_c(dst, q, scale, n, block);
+    if (n > 100)
+        ((int8_t *)(uintptr_t)q)[100] ^= 1;
+}
+
+static void max_ignores_zero_sign(float *acc, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(acc[i]) || isnan(x[i]))
+            dsc_max_c(acc + i, x + i, 1);
+        else
+            acc[i] = acc[i] > x[i] ? acc[i] : x[i];
+    }
+}
+
+static void residual_is_fused(float *r, const float *x, const float *o, float a, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        r[i] = fmaf(-a, o[i], x[i]);
+}
+
+static void feedback_forgets_keep(int8_t *q, float *scale, float *r_out, const float *v,
+                                  const float *r, float beta, int keep, size_t n, uint32_t block)
+{
+    (void)keep;
+    dsc_int8_encode_feedback_c(q, scale, r_out, v, r, beta, 0, n, block);
+}
+
+/* Writes r_out before the last block's r is read: wrong only where they are one array. */
+static void feedback_cannot_share(int8_t *q, float *scale, float *r_out, const float *v,
+                                  const float *r, float beta, int keep, size_t n, uint32_t block)
+{
+    if (n > 0)
+        r_out[n - 1] = 0.0f;
+    dsc_int8_encode_feedback_c(q, scale, r_out, v, r, beta, keep, n, block);
+}
+
+static size_t count_misses_inf(const float *o, float a, size_t n)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < n; i++)
+        count += isnan(a * o[i]) != 0;
+    return count;
+}
+
+static void decode_trusts_scale(float *acc, const int8_t *q, const float *scale, size_t n,
+                                uint32_t block)
+{
+    for (size_t i = 0; i < n; i++)
+        acc[i] = acc[i] + (float)q[i] * scale[i / block];
+}
+
+/* ---- the tests ---- */
+
+static int must_find(const char *row_name, const struct dsc_kernels *planted, uint64_t seed)
+{
+    struct dsc_kernels ref;
+    struct check_difference diff;
+
+    dsc_kernels_init(&ref, 0);
+    for (size_t i = 0; i < check_n_rows; i++) {
+        if (strcmp(check_rows[i].name, row_name) == 0)
+            return !check_compare(&check_rows[i], &ref, planted, seed, &diff);
+    }
+    return 0;
+}
+
+#define PLANT(test, row, member, fn)     \
+    static int test(uint64_t seed)       \
+    {                                    \
+        struct dsc_kernels k;            \
+                                         \
+        dsc_kernels_init(&k, 0);         \
+        k.member = (fn);                 \
+        return must_find(row, &k, seed); \
+    }
+PLANT(finds_missing_nan_mask, "bf16_store", bf16_store, bf16_without_nan_mask)
+PLANT(finds_flushed_subnormals, "f16_store", f16_store, f16_flushes_subnormals)
+PLANT(finds_write_past_end, "int8_encode", int8_encode, encode_writes_past_end)
+PLANT(finds_read_past_end, "add", add, add_reads_past_end)
+PLANT(finds_changed_input, "int8_decode", int8_decode, decode_writes_input)
+PLANT(finds_zero_sign, "max", max, max_ignores_zero_sign)
+PLANT(finds_fused_residual, "residual", residual, residual_is_fused)
+PLANT(finds_forgotten_keep, "int8_encode_feedback", int8_encode_feedback, feedback_forgets_keep)
+PLANT(finds_bad_sharing, "int8_encode_feedback", int8_encode_feedback, feedback_cannot_share)
+PLANT(finds_wrong_count, "count_nonfinite", count_nonfinite, count_misses_inf)
+PLANT(finds_trusted_scale, "int8_decode_add", int8_decode_add, decode_trusts_scale)
+
+static int every_primitive_has_a_row(uint64_t seed)
+{
+    (void)seed;
+    for (size_t slot = 0; slot < sizeof(struct dsc_kernels); slot += sizeof(void (*)(void))) {
+        bool is_found = false;
+
+        for (size_t i = 0; i < check_n_rows; i++)
+            is_found |= check_rows[i].slot == slot;
+        if (!is_found) {
+            (void)fprintf(stderr, "primitive %zu of struct dsc_kernels has no row\n",
+                          slot / sizeof(void (*)(void)));
+            return 0;
+        }
+    }
+    return 1;
+}
+
+const struct check_test check_self_tests[] = {
+    { "self.every_primitive_has_a_row", every_primitive_has_a_row },
+    { "self.finds_missing_nan_mask", finds_missing_nan_mask },
+    { "self.finds_flushed_subnormals", finds_flushed_subnormals },
+    { "self.finds_write_past_end", finds_write_past_end },
+    { "self.finds_read_past_end", finds_read_past_end },
+    { "self.finds_changed_input", finds_changed_input },
+    { "self.finds_zero_sign", finds_zero_sign },
+    { "self.finds_fused_residual", finds_fused_residual },
+    { "self.finds_forgotten_keep", finds_forgotten_keep },
+    { "self.finds_bad_sharing", finds_bad_sharing },
+    { "self.finds_wrong_count", finds_wrong_count },
+    { "self.finds_trusted_scale", finds_trusted_scale },
+};
+const size_t check_n_self_tests = DSC_ARRAY_LEN(check_self_tests);

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""dscomm_info as a user calls it."""
+import re
+import unittest
+
+import cli_support
+from cli_support import ARGS
+
+
+def run(*words, **kwargs):
+    return cli_support.run('dscomm_info', *words, **kwargs)
+
+
+def registered():
+    """Names in env.def, which is the one list."""
+    with open(ARGS.env_def, encoding='utf-8') as handle:
+        return re.findall(r'^ENV\(\w+, \w+, "(\w+)"', handle.read(), re.M)
+
+
+class Info(unittest.TestCase):
+    """Everything that is there, once."""
+
+    def test_sections(self):
+        result = run()
+        self.assertEqual((result.returncode, result.stderr), (0, ''), result)
+        for part in ('dscomm 0.', 'levels c', '\n  none ', '\n  int8 ', '\n  shm', '\n  tcp',
+                     '\n  loopback', '127.0.0.1', 'environment'):
+            self.assertIn(part, result.stdout)
+        for name in registered():
+            self.assertRegex(result.stdout, r'(?m)^  DSCOMM_%s +\S' % name)
+
+    def test_codec_sizes(self):
+        """Bits per element of a long message: the layout, scales included."""
+        bits = dict(re.findall(r'(?m)^  (\S+) +([0-9.]+)  [0-9.e-]+$', run().stdout))
+        self.assertEqual(bits['fp32'], '32.000')
+        self.assertEqual(bits['bf16'], '16.000')
+        self.assertEqual(bits['int8'], '8.125')
+
+    def test_values_in_use(self):
+        result = run(env={'DSCOMM_TIMEOUT_MS': '1234', 'DSCOMM_SECRET': 'hunter2',
+                          'DSCOMM_CPU_MASK': '0'})
+        self.assertRegex(result.stdout, r'DSCOMM_TIMEOUT_MS +1234')
+        self.assertRegex(result.stdout, r'DSCOMM_SECRET +\(set\)')
+        self.assertNotIn('hunter2', result.stdout)
+        self.assertIn('levels c (', result.stdout)
+
+    def test_bad_value(self):
+        result = run(env={'DSCOMM_TIMEOUT_MS': 'soon'})
+        self.assertEqual(result.returncode, 1, result)
+        self.assertRegex(result.stdout, r'(?m)^  bad: .*DSCOMM_TIMEOUT_MS')
+
+    def test_env(self):
+        result = run('--env')
+        self.assertEqual(result.returncode, 0)
+        for name in registered():
+            self.assertRegex(result.stdout, r'(?m)^DSCOMM_%s\n  default .*; allowed: ' % name)
+
+    def test_env_markdown(self):
+        result = run('--env-md')
+        names = re.findall(r'(?m)^\| `DSCOMM_(\w+)` \|', result.stdout)
+        self.assertEqual(names, registered())
+
+    def test_version(self):
+        self.assertRegex(run('--version').stdout, r'\A\d+\.\d+\.\d+\n\Z')
+
+    def test_bad_options(self):
+        for words in (('--nonsense',), ('-x',), ('extra',), ('--env', 'extra')):
+            with self.subTest(words=words):
+                result = run(*words)
+                self.assertEqual((result.returncode, result.stdout), (2, ''))
+                self.assertEqual(result.stderr.count('\n'), 1)
+                self.assertIn(words[-1], result.stderr)
+                self.assertIn('--env', result.stderr)
+
+
+if __name__ == '__main__':
+    cli_support.main()

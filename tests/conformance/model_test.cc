@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The library against the executable specification: outputs of every call, residuals of every rank
+ * and bytes sent, bit for bit, for all golden calls. Again with other windows, thread counts and
+ * transports, which must not change a bit.
+ */
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "support/golden_calls.h"
+#include "support/world.h"
+
+#include "support/internal_begin.h"
+#include "comm/comm.h"
+#include "support/internal_end.h"
+
+namespace {
+
+dscomm_feedback_t *make_feedback(const GoldenCall &c)
+{
+    dscomm_feedback_config_t config = DSCOMM_FEEDBACK_CONFIG_INIT;
+    dscomm_feedback_t *fb = nullptr;
+    const float zero = 0.0f;
+
+    if (!c.feedback)
+        return nullptr;
+    config.beta = c.beta;
+    config.type = c.bf16_residual ? DSCOMM_RESIDUAL_BF16 : DSCOMM_RESIDUAL_FP32;
+    config.shadow = c.shadow;
+    EXPECT_EQ(dscomm_feedback_create(c.count, &config, &fb), DSCOMM_OK);
+    if (!c.known_zero && c.count > 0) { /* zeros, but not known to be */
+        EXPECT_EQ(dscomm_feedback_write(fb, 0, 1, &zero), DSCOMM_OK);
+    }
+    return fb;
+}
+
+void set_plan(const GoldenCall &c, dscomm_comm_t *comm, size_t chunk)
+{
+    std::vector<const dscomm_codec_t *> codecs;
+
+    for (int t = 0; t < c.n_tiers; t++)
+        codecs.push_back(dscomm_codec(c.codecs[c.codecs.size() == 1 ? 0 : (size_t)t].c_str()));
+    ASSERT_EQ(dsc_comm_set_tiers(comm, c.n_tiers, c.groups.data(), codecs.data()), DSCOMM_OK);
+    strcpy(comm->algorithm, c.algo == "oneshot" ? "oneshot" : "twoshot");
+    comm->chunk_elems = chunk;
+}
+
+/* One rank's part of a golden call. chunk 0: as in the file, by default one message per piece. */
+void run_rank(const GoldenCall &c, int rank, dscomm_comm_t *comm, size_t chunk, bool in_place)
+{
+    dscomm_feedback_t *fb = make_feedback(c);
+    const size_t elem = c.dtype == DSCOMM_FLOAT32 ? 4 : 2;
+    const bool check_sent = chunk == 0;
+    std::vector<float> residual(c.count);
+    uint64_t before = 0, after = 0;
+
+    if (chunk == 0)
+        chunk = c.chunk != 0 ? c.chunk : std::max<size_t>(c.count, 256);
+    set_plan(c, comm, chunk);
+    for (int t = 0; t < c.calls; t++) {
+        std::vector<uint8_t> in = golden_input(c, rank, t);
+        const std::vector<uint8_t> original = in;
+        std::vector<uint8_t> out(c.count * elem);
+        void *recv = in_place ? in.data() : out.data();
+
+        before = stats_of(comm).payload_tx_bytes;
+        ASSERT_EQ(dscomm_allreduce_compressed(in.data(), recv, c.count, c.dtype, c.op,
+                                              dscomm_codec(c.codecs.back().c_str()), fb, comm,
+                                              nullptr),
+                  DSCOMM_OK)
+            << dscomm_last_error() << "\n" << c.line;
+        after = stats_of(comm).payload_tx_bytes;
+        EXPECT_EQ(crc32_of(recv, out.size()), c.out[(size_t)t])
+            << "output of call " << t << " rank " << rank << "\n" << c.line;
+        if (!in_place) {
+            EXPECT_EQ(in, original) << "input changed\n" << c.line;
+        }
+    }
+    if (check_sent && c.calls > 0) {
+        EXPECT_EQ(after - before, c.sent[(size_t)rank]) << c.line;
+    }
+    if (c.feedback) {
+        ASSERT_EQ(dscomm_feedback_read(fb, 0, c.count, residual.data()), DSCOMM_OK);
+        EXPECT_EQ(crc32_of(residual.data(), c.count * 4), c.res[(size_t)rank])
+            << "residual of rank " << rank << "\n" << c.line;
+    }
+    dscomm_feedback_destroy(fb);
+}
+
+/* Cases of one layout share a world: joining costs more than most calls. */
+void run_all(const char *transport, int n_threads, size_t chunk, bool in_place, int max_ranks)
+{
+    std::map<int, std::vector<GoldenCall>> by_ranks;
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    config.n_threads = n_threads;
+    for (auto &c : read_golden_calls(DSC_GOLDEN_CALLS))
+        by_ranks[c.n_ranks].push_back(c);
+    ASSERT_GE(by_ranks.size(), 9u);
+    for (const auto &[n, calls] : by_ranks) {
+        if (n > max_ranks)
+            continue;
+        World world(n, transport, config);
+
+        ASSERT_TRUE(world.ok());
+        world.each([&](int r) {
+            for (const auto &c : calls)
+                run_rank(c, r, world.comms[(size_t)r], chunk, in_place);
+        });
+    }
+}
+
+TEST(Model, Loopback)
+{
+    run_all("loopback", 1, 0, false, 100);
+}
+
+TEST(Model, LoopbackInPlaceSmallChunks)
+{
+    run_all("loopback", 1, 256, true, 12);
+}
+
+TEST(Model, LoopbackThreeThreads)
+{
+    run_all("loopback", 3, 512, false, 8);
+}
+
+TEST(Model, Shm)
+{
+    run_all("shm", 1, 768, false, 9);
+}
+
+TEST(Model, Tcp)
+{
+    run_all("tcp", 2, 512, true, 9);
+}
+
+} // namespace

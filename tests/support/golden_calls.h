@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads tests/golden/calls.txt: whole calls with the results that the Python model gives. Also the
+ * input generator, described in docs/wire_format.md.
+ */
+#ifndef DSC_TEST_GOLDEN_CALLS_H
+#define DSC_TEST_GOLDEN_CALLS_H
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dscomm/dscomm.h"
+
+struct Injection {
+    int call, rank;
+    size_t index;
+    uint32_t bits;
+};
+
+struct GoldenCall {
+    std::string line; /* for messages */
+    std::string layout;
+    int n_ranks, n_tiers;
+    std::vector<int> groups; /* [n_tiers][n_ranks] */
+    std::vector<std::string> codecs;
+    dscomm_op_t op;
+    dscomm_dtype_t dtype;
+    std::string algo;
+    size_t count, chunk;
+    int calls;
+    float beta;
+    bool feedback, bf16_residual, shadow, known_zero;
+    uint32_t seed;
+    std::vector<Injection> inject;
+    std::vector<uint32_t> out, res;
+    std::vector<uint64_t> sent;
+};
+
+std::vector<GoldenCall> read_golden_calls(const std::string &path);
+
+/* Bits of rank's input in one call, as elements of the case's data type. */
+std::vector<uint8_t> golden_input(const GoldenCall &c, int rank, int call);
+
+uint32_t crc32_of(const void *bytes, size_t n);
+
+#endif
