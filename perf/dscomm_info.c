@@ -93,9 +93,10 @@ static void print_cpu(void)
 {
     const uint32_t features = dsc_cpu_features();
 
-    printf("cpu\n  allowed CPUs %d\n  levels c%s%s (after DSCOMM_CPU_MASK)\n", dsc_cpu_allowed(),
-           (features & DSC_CPU_AVX2) != 0 ? " avx2" : "",
-           (features & DSC_CPU_AVX512) != 0 ? " avx512" : "");
+    printf("cpu\n  allowed CPUs %d\n  instruction sets%s%s%s (after DSCOMM_CPU_MASK)\n",
+           dsc_cpu_allowed(), (features & DSC_CPU_AVX2) != 0 ? " avx2" : "",
+           (features & DSC_CPU_AVX512) != 0 ? " avx512" : "",
+           features == 0 ? " none: scalar reference" : "");
 }
 
 static void print_codecs(void)
@@ -121,7 +122,7 @@ static void print_transports(void)
 
     printf("transports, preferred first\n");
     for (size_t i = 0; i < n; i++)
-        printf("  %-10s %s\n", ops[i]->name, ops[i]->wants_crc ? "checksummed" : "");
+        printf("  %s%s\n", ops[i]->name, ops[i]->wants_crc ? ", with checksums" : "");
 }
 
 static void print_interface(const struct ifaddrs *ifa)

@@ -121,6 +121,7 @@ struct perf_rank {
     uint8_t *send, *recv;       /* first element used, args->unalign into the memory */
     uint64_t n_calls;           /* so far, equal on all ranks: decides the data */
     char doing[128];            /* for the line that says where it failed */
+    bool is_wrong;              /* a result so far was */
     struct perf_report *report; /* rank 0 */
 };
 

@@ -134,7 +134,7 @@ static void make_watched(sigset_t *set)
         (void)sigaddset(set, watched_signals[i]);
 }
 
-static void child_main(const struct launch *l, int rank, pid_t parent)
+static void __attribute__((noreturn)) child_main(const struct launch *l, int rank, pid_t parent)
 {
     sigset_t set;
 
@@ -144,9 +144,7 @@ static void child_main(const struct launch *l, int rank, pid_t parent)
     make_watched(&set);
     (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
 
-    const int code = rank < 0 ? run_threads(l) : run_rank(l, rank);
-    (void)fflush(NULL);
-    _exit(code);
+    exit(rank < 0 ? run_threads(l) : run_rank(l, rank));
 }
 
 static void kill_all(const pid_t *pids, int n)
@@ -217,8 +215,10 @@ static int start(const struct launch *l, pid_t *pids, int n, bool as_threads)
     (void)fflush(NULL); /* or the children print it again */
     for (int i = 0; i < n; i++) {
         pids[i] = fork();
-        if (pids[i] == 0)
+        if (pids[i] == 0) {
+            free(pids);
             child_main(l, as_threads ? -1 : i, parent);
+        }
         if (pids[i] > 0)
             continue;
         (void)fprintf(stderr, "%s: rank %d cannot be started: %s\n", l->args->program, i,

@@ -131,14 +131,15 @@ static dscomm_status_t check_equal(const struct perf_rank *pr, const struct perf
     return DSCOMM_OK;
 }
 
-/* What any rank found wrong is wrong. */
-static dscomm_status_t share_wrong(const struct perf_rank *pr, struct perf_placement *place)
+/* What any rank found wrong is wrong, and every rank's exit code says so. */
+static dscomm_status_t share_wrong(struct perf_rank *pr, struct perf_placement *place)
 {
     uint64_t total;
 
     PERF_TRY(perf_sum_u64(pr, (uint64_t)place->n_wrong, &total));
     if (total > 0 && place->n_wrong == 0)
         place->n_wrong = (int64_t)total;
+    pr->is_wrong = pr->is_wrong || total > 0;
     return DSCOMM_OK;
 }
 
@@ -349,7 +350,7 @@ int perf_rank_run(const struct perf_args *args, const struct perf_collective *co
                             .doing = "start" };
     struct perf_report report = { 0 };
     const dscomm_status_t st = work(&pr, id, &report);
-    int code = st == DSCOMM_OK ? PERF_EXIT_OK : PERF_EXIT_FAILED;
+    int code = st == DSCOMM_OK && !pr.is_wrong ? PERF_EXIT_OK : PERF_EXIT_FAILED;
 
     if (st < 0 && pr.rank < 0) /* a launcher's variables never told which */
         (void)fprintf(stderr, "%s: failed (%s): %s\n", args->program, pr.doing,

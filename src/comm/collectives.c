@@ -90,16 +90,28 @@ void dsc_comm_set_failed(struct dscomm_comm *comm, dscomm_status_t status, const
     atomic_store(&comm->failed, status);
 }
 
-/* Tells the peers and remembers. plan may be NULL. Returns the call's status. */
-static dscomm_status_t fail_call(struct dscomm_comm *comm, const struct dscomm_plan *plan,
+/* Ranks wait for each other in chains: each adds its own link, so that the culprit is named. */
+static void add_own_wait(const struct dscomm_comm *comm, struct dsc_exec_run *run, char *text,
+                         size_t text_bytes)
+{
+    const int missing = run == NULL ? -1 : dsc_exec_missing_rank(run);
+    const size_t used = strlen(text);
+
+    if (missing >= 0 && dsc_net_error_rank(comm->net) != comm->rank)
+        snprintf(text + used, text_bytes - used, "; rank %d itself waits for rank %d", comm->rank,
+                 missing);
+}
+
+/* Tells the peers and remembers. Parts of the entry may be missing. Returns the call's status. */
+static dscomm_status_t fail_call(struct dscomm_comm *comm, const struct dsc_plan_entry *entry,
                                  dscomm_status_t st, int bad_rank)
 {
     char text[DSC_ERROR_TEXT_MAX];
 
-    if (st == DSCOMM_ERR_MISMATCH && plan != NULL) {
+    if (st == DSCOMM_ERR_MISMATCH && entry->plan != NULL) {
         if (bad_rank < 0)
             bad_rank = dsc_net_error_rank(comm->net);
-        dsc_comm_explain_mismatch(comm, plan->descriptor, bad_rank, text, sizeof(text));
+        dsc_comm_explain_mismatch(comm, entry->plan->descriptor, bad_rank, text, sizeof(text));
         st = dsc_fail(DSCOMM_ERR_MISMATCH, "%s", text);
     } else {
         /* Found here (last error) or told by a peer (the endpoint's text). */
@@ -107,6 +119,8 @@ static dscomm_status_t fail_call(struct dscomm_comm *comm, const struct dscomm_p
 
         snprintf(text, sizeof(text), "%s", told[0] != '\0' ? told : dscomm_last_error());
         dsc_net_fail(comm->net, st, text);
+        if (st == DSCOMM_ERR_TIMEOUT)
+            add_own_wait(comm, entry->run, text, sizeof(text));
         dsc_set_last_error(text);
     }
     dsc_comm_set_failed(comm, st, text);
@@ -151,12 +165,12 @@ static dscomm_status_t run_plan(struct dscomm_comm *comm, const struct dsc_call_
     DSC_TRY(save_input(comm, a));
     st = dsc_comm_plan(comm, &shape, &entry);
     if (st < 0)
-        return fail_call(comm, entry->plan, st, -1);
+        return fail_call(comm, entry, st, -1);
     if (a->feedback != NULL)
         dsc_feedback_begin(a->feedback, &call.residual);
     st = dsc_exec_call(entry->run, &call, comm->sequence, &bad_rank);
     if (st < 0) {
-        st = fail_call(comm, entry->plan, st, bad_rank);
+        st = fail_call(comm, entry, st, bad_rank);
         undo(comm, a);
         return st;
     }
@@ -225,7 +239,7 @@ dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count, dscomm_dty
     wait_for_turn(comm, dsc_comm_take_ticket(comm));
     st = dsc_comm_plan(comm, &shape, &entry);
     if (st < 0)
-        st = fail_call(comm, entry->plan, st, -1);
+        st = fail_call(comm, entry, st, -1);
     else
         *plan_out = entry->plan;
     next_turn(comm);

@@ -40,6 +40,9 @@ void dsc_exec_run_destroy(struct dsc_exec_run *run); /* NULL allowed */
 dscomm_status_t dsc_exec_call(struct dsc_exec_run *run, const struct dsc_call *call,
                               uint32_t sequence, int *bad_rank_out);
 
+/* The rank that the failed call waited for first, -1 if for none. */
+int dsc_exec_missing_rank(struct dsc_exec_run *run);
+
 /* True if the last call of `run` wrote the residual. */
 bool dsc_exec_wrote_residual(const struct dsc_exec_run *run);
 

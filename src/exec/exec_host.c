@@ -473,8 +473,8 @@ static dscomm_status_t scan(struct dsc_exec_run *run, bool *moved_out)
 
 /* ---- waiting ---- */
 
-/* The rank that the oldest waiting operation waits for, for the error text. */
-static int missing_rank(struct dsc_exec_run *run)
+/* The rank that the oldest waiting operation waits for. */
+int dsc_exec_missing_rank(struct dsc_exec_run *run)
 {
     for (uint32_t i = run->first; i < run->plan->n_ops; i++) {
         const struct dsc_op *op = &run->plan->ops[i];
@@ -496,7 +496,7 @@ static int missing_rank(struct dsc_exec_run *run)
 
 static dscomm_status_t deadline_passed(struct dsc_exec_run *run)
 {
-    const int peer = missing_rank(run);
+    const int peer = dsc_exec_missing_rank(run);
 
     return dsc_fail(DSCOMM_ERR_TIMEOUT, "rank %d: waited %.1f s for rank %d (%s) in call %u, %u of "
                                         "%u operations done",

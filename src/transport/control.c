@@ -3,9 +3,9 @@
  * The control link of a pair: error messages, goodbyes and wake-up bytes, always read. Its end
  * without a goodbye is the peer's death, within the time that TCP needs to say so.
  *
- * An error message's payload is "STATUS RANK text", RANK being who found it, so that it can be passed
- * on unchanged; status 0 is a goodbye. Between messages single zero bytes wake an epoll sleeper; a
- * header begins with another byte.
+ * An error message's payload is "STATUS RANK text", RANK being who found it, so that it can be
+ * passed on unchanged; status 0 is a goodbye. Between messages single zero bytes wake an epoll
+ * sleeper; a header begins with another byte.
  */
 #include "transport/net_internal.h"
 
@@ -99,8 +99,7 @@ static void on_control(struct dsc_source *source, uint32_t events)
     (void)events;
     for (;;) {
         const size_t room = sizeof(control->got) - control->n_got;
-        const ssize_t n =
-            recv(source->fd, control->got + control->n_got, room, MSG_DONTWAIT);
+        const ssize_t n = recv(source->fd, control->got + control->n_got, room, MSG_DONTWAIT);
 
         if (n < 0 && errno == EINTR)
             continue;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks that are threads of one process. The two sides of a pair meet in a list of this process,
- * keyed by job and ranks; whoever comes second makes the memory, for the larger of both sizes. After
- * that they share nothing but the pair: rings, bells and one box per side for what is not data.
+ * keyed by job and ranks; whoever comes second makes the memory, for the larger of both sizes.
+ * After that they share nothing but the pair: rings, bells and one box per side for what is not
+ * data.
  */
 #include "transport/net_internal.h"
 
@@ -16,8 +17,8 @@
 enum box_state { BOX_EMPTY, BOX_ERROR, BOX_GOODBYE, BOX_DEAD };
 
 /*
- * Each written once by one side, in order, and read by the other; out of band, so a full window hides
- * nothing. Every rank's report, then a goodbye or the end: no more can come.
+ * Each written once by one side, in order, and read by the other; out of band, so a full window
+ * hides nothing. Every rank's report, then a goodbye or the end: no more can come.
  */
 #define N_BOXES (DSC_MAX_REPORTS + 2)
 struct box {
@@ -196,16 +197,23 @@ static void fill_pair_box(struct dsc_loop_pair *pair, int side, enum box_state s
         dsc_local_bell_ring(pair->bells[!side]);
 }
 
-void dsc_loopback_tell(struct dsc_net *net, int peer, dscomm_status_t status, int rank,
-                       const char *text)
+void dsc_loopback_tell(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
 {
-    struct dsc_loop_pair *const pair = net->peers[peer].setup.pair;
-
-    if (pair == NULL)
-        return;
     pthread_mutex_lock(&mutex);
-    fill_pair_box(pair, net->rank > peer, BOX_ERROR, status, rank, text);
+    for (struct dsc_loop_pair *pair = waiting; pair != NULL; pair = pair->next)
+        for (int side = 0; side < 2; side++)
+            if (pair->job == net->job && pair->ranks[side] == net->rank)
+                fill_pair_box(pair, side, BOX_ERROR, status, rank, text);
     pthread_mutex_unlock(&mutex);
+}
+
+void dsc_loopback_look(struct dsc_net *net, int peer)
+{
+    const struct dsc_loop_pair *const pair = net->peers[peer].setup.pair;
+    const struct box *const box = &pair->boxes[net->rank < peer][0];
+
+    if (!dsc_loopback_met(net, peer) && atomic_load(&box->state) == BOX_ERROR)
+        dsc_net_heard(net, NULL, box->status, box->rank, box->text);
 }
 
 dscomm_status_t dsc_loopback_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out)

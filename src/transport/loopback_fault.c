@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fault injection. Costs one relaxed load per message while no fault is armed; a fault strikes once.
+ * Fault injection. Costs one relaxed load per message while no fault is armed; a fault strikes
+ * once.
  */
 #include "transport/loopback_fault.h"
 

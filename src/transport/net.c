@@ -147,8 +147,8 @@ static dscomm_status_t open_waiting(struct dsc_net *net)
     return DSCOMM_OK;
 }
 
-dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot, const struct dsc_net_params *params,
-                               struct dsc_net **net_out)
+dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot,
+                               const struct dsc_net_params *params, struct dsc_net **net_out)
 {
     struct dsc_net *const net = dsc_calloc(DSC_MEM_TRANSPORT, 1, sizeof(*net));
     dscomm_status_t st;

@@ -59,8 +59,8 @@ static void finish(struct dsc_net *net, int peer)
     dsc_setup_fini(setup);
     dsc_setup_drop_watches(net, peer);
     if (st >= 0)
-        dsc_log_debug(NET, "rank %d reaches rank %d over %s, %u slots of %zu bytes", net->rank, peer,
-                      conn->ops->name, conn->n_slots, conn->slot_bytes);
+        dsc_log_debug(NET, "rank %d reaches rank %d over %s, %u slots of %zu bytes", net->rank,
+                      peer, conn->ops->name, conn->n_slots, conn->slot_bytes);
 }
 
 /*
@@ -131,8 +131,9 @@ static void timed_out(struct dsc_net *net, const int *peers, int n_peers)
             first = peers[i];
         n += (size_t)snprintf(text + n, sizeof(text) - n, "%s %d", n > 0 ? "," : "", peers[i]);
     }
-    dsc_net_set_error(net, DSCOMM_ERR_TIMEOUT, first, "waited %.1f s for a connection with rank%s%s",
-                      net->params.timeout_ms / 1e3, strchr(text, ',') != NULL ? "s" : "", text);
+    dsc_net_set_error(net, DSCOMM_ERR_TIMEOUT, first,
+                      "waited %.1f s for a connection with rank%s%s", net->params.timeout_ms / 1e3,
+                      strchr(text, ',') != NULL ? "s" : "", text);
 }
 
 static dscomm_status_t wait_for_all(struct dsc_net *net, const int *peers, int n_peers,

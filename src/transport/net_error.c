@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The endpoint's error: the first one stays, every peer hears of it once. A peer that was told
- * passes it on once to all of its own peers, so an error reaches ranks that share no connection with
- * the one who found it.
+ * passes it on once to all of its own peers, so an error reaches ranks that share no connection
+ * with the one who found it.
  */
 #include "transport/net_internal.h"
 
@@ -73,11 +73,11 @@ static void tell_all(struct dsc_net *net, dscomm_status_t status, int rank, cons
     dsc_setup_tell_all(net, status, rank, text);
 }
 
-/* False: this rank's report is known, or there are enough. */
+/* False: another rank told the same, or there are enough. */
 static bool add_report(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
 {
     for (size_t i = 0; i < net->n_reports; i++)
-        if (net->reports[i].rank == rank)
+        if (net->reports[i].status == status && strcmp(net->reports[i].text, text) == 0)
             return false;
     if (net->n_reports == DSC_MAX_REPORTS)
         return false;
@@ -88,18 +88,21 @@ static bool add_report(struct dsc_net *net, dscomm_status_t status, int rank, co
     return true;
 }
 
-void dsc_net_told(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text)
+void dsc_net_heard(struct dsc_net *net, const struct dsc_conn *from, dscomm_status_t status,
+                   int rank, const char *text)
 {
-    struct dsc_net *const net = conn->net;
-
-    if (status == DSCOMM_OK) {
-        conn->peer_left = true;
-        return;
-    }
     if (!add_report(net, status, rank, text))
         return;
     dsc_net_set_error(net, status, rank, "rank %d: %s", rank, text);
-    tell_all(net, status, rank, text, conn);
+    tell_all(net, status, rank, text, from);
+}
+
+void dsc_net_told(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text)
+{
+    if (status == DSCOMM_OK)
+        conn->peer_left = true;
+    else
+        dsc_net_heard(conn->net, conn, status, rank, text);
 }
 
 size_t dsc_net_reports(const struct dsc_net *net, const struct dsc_report **reports_out)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private to src/transport: the inside of an endpoint.
- *   net.c          life cycle, progress, getters       net_wait.c     spinning, sleeping, waking
- *   net_error.c    the first error, telling the peers  net_connect.c  what dsc_net_connect() waits for
- *   net_links.c    sockets until they are proved       net_setup.c    from proved sockets to a connection
- *   control.c      a pair's socket for what is not data
- *   net_watch.c    ranks that end before a connection stands
+ *   net.c          life cycle, progress     net_connect.c  what dsc_net_connect() waits for
+ *   net_wait.c     spinning, sleeping       net_setup.c    from proved sockets to a connection
+ *   net_error.c    errors, telling peers    net_links.c    sockets until they are proved
+ *   control.c      a pair's control link    net_watch.c    ranks that end before a connection
+ * stands
  *
  * Every pair that does not meet inside one process has a control link: a TCP socket that carries
  * errors, goodbyes and wake-up bytes, and whose end is the death of the peer. It is always read, so
@@ -36,7 +36,8 @@ dscomm_status_t dsc_source_open(struct dsc_net *net, struct dsc_source *source, 
  * which it would still report its end, again and again.
  */
 void dsc_source_want(struct dsc_net *net, struct dsc_source *source, uint32_t events);
-/* Closes. What arrived and was not read is discarded first: it would turn the close into a reset. */
+/* Closes. What arrived and was not read is discarded first: it would turn the close into a reset.
+ */
 void dsc_source_close(struct dsc_net *net, struct dsc_source *source);
 /* Waits until a descriptor or a bell has something, whatever carries the data. */
 void dsc_net_wait_sockets(struct dsc_net *net, uint64_t timeout_ns);
@@ -78,9 +79,11 @@ void dsc_control_close(struct dsc_control *control);
 
 /* ---- a socket that is not proved yet ---- */
 
-/* Index of a link that is never answered, unless with an error: it only shows that the peer lives. */
+/* Index of a link that is never answered, unless with an error: it only shows that the peer lives.
+ */
 #define DSC_LINK_WATCH 0xffffu
-/* In place of the transport in the answer of a rank that has failed; the detail is an error text. */
+/* In place of the transport in the answer of a rank that has failed; the detail is an error text.
+ */
 #define DSC_HELLO_ERROR "error"
 
 struct dsc_link {
@@ -92,7 +95,7 @@ struct dsc_link {
     int peer;         /* -1: a stranger still */
     uint32_t index;   /* 0 control, then data sockets, or DSC_LINK_WATCH */
     bool acceptor;
-    bool is_dead;     /* to be freed by dsc_net_reap_links() */
+    bool is_dead; /* to be freed by dsc_net_reap_links() */
 };
 
 /* ---- a connection that is being made ---- */
@@ -175,7 +178,10 @@ struct dsc_net {
 
 void dsc_net_set_error(struct dsc_net *net, dscomm_status_t status, int rank, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* A peer said so: takes its error over and passes it on, or notes its goodbye. */
+/* An error that another rank found: takes it over and passes it on to all but `from` (or NULL). */
+void dsc_net_heard(struct dsc_net *net, const struct dsc_conn *from, dscomm_status_t status,
+                   int rank, const char *text);
+/* A peer said so: an error is heard, DSCOMM_OK is its goodbye. */
 void dsc_net_told(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text);
 void dsc_net_lost(struct dsc_conn *conn, const char *why);
 /* Text of an error message: "STATUS RANK text". */
@@ -245,14 +251,15 @@ dscomm_status_t dsc_loopback_open(struct dsc_net *net, int peer, struct dsc_conn
 dscomm_status_t dsc_loopback_offer(struct dsc_net *net, int peer);
 bool dsc_loopback_met(const struct dsc_net *net, int peer);
 void dsc_loopback_withdraw(struct dsc_setup *setup);
-/* For whoever meets this rank from now on, or waits for it. */
-void dsc_loopback_tell(struct dsc_net *net, int peer, dscomm_status_t status, int rank,
-                       const char *text);
+/* For those who wait for this rank, and those for whom it waits, should they come. */
+void dsc_loopback_tell(struct dsc_net *net, dscomm_status_t status, int rank, const char *text);
+/* Has the rank that this setup waits for failed? */
+void dsc_loopback_look(struct dsc_net *net, int peer);
 
 /*
  * Shared memory of a pair. The connector creates it, the acceptor grows it to the agreed size, maps
- * and formats it, then the connector maps it. Each returns NULL, or why it cannot; the caller judges:
- * auto falls back to tcp.
+ * and formats it, then the connector maps it. Each returns NULL, or why it cannot; the caller
+ * judges: auto falls back to tcp.
  *
  *   | bell of side 0 | bell of side 1 | ring 0 to 1 | ring 1 to 0 |        side 0: the lower rank
  */

@@ -20,7 +20,8 @@
 /* A rank answers at once; whoever needs longer is not one. */
 #define STRANGER_NS 5000000000u
 
-/* Events 0 takes the socket out of the set: a muted one would still report its end, again and again. */
+/* Events 0 takes the socket out of the set: a muted one would still report its end, again and
+ * again. */
 static void watch_link(struct dsc_link *link, uint32_t events)
 {
     struct epoll_event event = { .events = events, .data.ptr = &link->source };
@@ -120,13 +121,30 @@ void dsc_link_reply(struct dsc_link *link, const struct dsc_hello *mine)
     step(link);
 }
 
+/* True: the socket never connected, for a reason that is gone once it has been read. */
+static bool connect_failed(struct dsc_link *link)
+{
+    struct dsc_net *const net = link->net;
+    char peer[DSC_PEER_TEXT_BYTES];
+    int error = 0;
+    socklen_t len = sizeof(error);
+
+    if (getsockopt(dsc_handshake_fd(link->hs), SOL_SOCKET, SO_ERROR, &error, &len) < 0 ||
+        error == 0)
+        return false;
+    dsc_link_end(link);
+    dsc_net_set_error(net, DSCOMM_ERR_PEER_LOST, link->peer, "no connection with %s: %s",
+                      dsc_net_peer_text(net, link->peer, net->transport, peer), strerror(error));
+    return true;
+}
+
 static void on_link(struct dsc_source *source, uint32_t events)
 {
-    (void)events;
     struct dsc_link *const link = (struct dsc_link *)source; /* its first member */
 
-    if (!link->is_dead)
-        step(link);
+    if (link->is_dead || (!link->acceptor && (events & EPOLLERR) != 0 && connect_failed(link)))
+        return;
+    step(link);
 }
 
 static dscomm_status_t add_link(struct dsc_net *net, int fd, bool acceptor,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How two ranks agree on a connection. The higher rank connects. Its first socket, the control link,
- * carries in its hello the transport it wants, the slot size and for shm the segment; the answer
- * carries what becomes of it: the larger slot size, and tcp instead of shm if the segment is of no
- * use here. Data sockets of tcp follow, one by one, on an agreement that stands.
+ * How two ranks agree on a connection. The higher rank connects. Its first socket, the control
+ * link, carries in its hello the transport it wants, the slot size and for shm the segment; the
+ * answer carries what becomes of it: the larger slot size, and tcp instead of shm if the segment is
+ * of no use here. Data sockets of tcp follow, one by one, on an agreement that stands.
  *
  * Both sides choose the transport by the same rule from the same facts, so a difference is either a
  * fallback or ranks that were configured differently.
@@ -160,7 +160,8 @@ const char *dsc_setup_check_hello(const struct dsc_net *net, const struct dsc_he
         return "it claims a rank that cannot connect here";
     if (hello->n_slots != net->params.n_slots || hello->n_socks != net->params.n_socks)
         return "its window or number of sockets differ";
-    if ((hello->index > net->params.n_socks && hello->index != DSC_LINK_WATCH) || hello->slot_bytes > SLOT_BYTES_MAX)
+    if ((hello->index > net->params.n_socks && hello->index != DSC_LINK_WATCH) ||
+        hello->slot_bytes > SLOT_BYTES_MAX)
         return "its socket number or slot size is out of range";
     return NULL;
 }
@@ -183,8 +184,7 @@ static bool agree_on_transport(struct dsc_net *net, int peer, const struct dsc_h
     return true;
 }
 
-static void attach_segment(struct dsc_net *net, int peer, const char *name,
-                           struct dsc_hello *reply)
+static void attach_segment(struct dsc_net *net, int peer, const char *name, struct dsc_hello *reply)
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
     char text[DSC_SEGMENT_TEXT_BYTES];
@@ -253,8 +253,7 @@ static void open_data_links(struct dsc_net *net, int peer)
     snprintf(hello.transport, sizeof(hello.transport), "%s", setup->ops->name);
     for (uint32_t i = 1; i <= net->params.n_socks; i++) {
         hello.index = i;
-        const dscomm_status_t st =
-            dsc_net_open_link(net, peer, i, &hello, setup->deadline_ns);
+        const dscomm_status_t st = dsc_net_open_link(net, peer, i, &hello, setup->deadline_ns);
 
         if (st < 0) {
             dsc_net_set_error(net, st, peer, "no data connection with rank %d", peer);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting. An endpoint that gets its data from memory sleeps on its bells' futex words, in slices, so
- * that its control sockets are looked at in between; one that gets data from sockets sleeps in epoll
- * and is woken there by ringers too.
+ * Waiting. An endpoint that gets its data from memory sleeps on its bells' futex words, in slices,
+ * so that its control sockets are looked at in between; one that gets data from sockets sleeps in
+ * epoll and is woken there by ringers too.
  */
 #include "transport/net_internal.h"
 

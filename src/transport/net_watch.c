@@ -32,6 +32,8 @@ void dsc_setup_look(struct dsc_net *net, int peer)
     struct dsc_setup *const setup = &net->peers[peer].setup;
     struct dsc_hello hello;
 
+    if (setup->state == DSC_SETUP_MEET)
+        dsc_loopback_look(net, peer);
     if (setup->state == DSC_SETUP_DATA)
         look_at_control(net, peer);
     if (setup->state != DSC_SETUP_CONTROL || setup->watched || net->rank > peer ||
@@ -55,7 +57,7 @@ bool dsc_setup_take_error(struct dsc_net *net, int peer, const struct dsc_hello 
     if (text == NULL || status == DSCOMM_OK)
         dsc_net_set_error(net, DSCOMM_ERR_PEER_LOST, peer, "rank %d has failed", peer);
     else
-        dsc_net_set_error(net, status, rank, "rank %d: %s", rank, text);
+        dsc_net_heard(net, NULL, status, rank, text);
     return true;
 }
 
@@ -75,9 +77,7 @@ static void tell_links(struct dsc_net *net, dscomm_status_t status, int rank, co
 void dsc_setup_tell_all(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
 {
     tell_links(net, status, rank, text);
-    for (int i = 0; i < net->n_ranks; i++)
-        if (net->peers[i].setup.state == DSC_SETUP_MEET)
-            dsc_loopback_tell(net, i, status, rank, text);
+    dsc_loopback_tell(net, status, rank, text);
 }
 
 void dsc_setup_drop_watches(struct dsc_net *net, int peer)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring of slots and the bell. The release store of a stamp publishes what it guards, the acquire
- * load on the other side sees it; slots do not depend on each other, so posts and releases may be
- * out of order inside the window.
+ * The ring of slots and the bell. The release store of a stamp publishes what it guards, the
+ * acquire load on the other side sees it; slots do not depend on each other, so posts and releases
+ * may be out of order inside the window.
  */
 #include "transport/ring.h"
 
@@ -100,8 +100,7 @@ void dsc_ring_release(const struct dsc_ring *ring, uint64_t index)
 bool dsc_ring_lacks(const struct dsc_ring *ring, uint64_t end)
 {
     for (uint32_t i = 0; i < ring->n_slots; i++) {
-        const uint64_t stamp =
-            atomic_load_explicit(&slot_of(ring, i)->stamp, memory_order_acquire);
+        const uint64_t stamp = atomic_load_explicit(&slot_of(ring, i)->stamp, memory_order_acquire);
 
         if (stamp % 2 == 0 && stamp < stamp_free(end))
             return true;
@@ -110,8 +109,9 @@ bool dsc_ring_lacks(const struct dsc_ring *ring, uint64_t end)
 }
 
 /*
- * Ringing counts first and looks at `sleeping` second; arming says `sleeping` first and looks at the
- * count second. In the one order of sequentially consistent operations one of the two sees the other.
+ * Ringing counts first and looks at `sleeping` second; arming says `sleeping` first and looks at
+ * the count second. In the one order of sequentially consistent operations one of the two sees the
+ * other.
  */
 bool dsc_bell_ring(struct dsc_bell *bell)
 {

@@ -51,9 +51,9 @@ bool dsc_ring_lacks(const struct dsc_ring *ring, uint64_t end);
 enum dsc_bell_state { DSC_BELL_AWAKE = 0, DSC_BELL_FUTEX = 1, DSC_BELL_EPOLL = 2 };
 
 struct dsc_bell {
-    _Atomic uint32_t word;  /* events so far; the futex */
+    _Atomic uint32_t word;     /* events so far; the futex */
     _Atomic uint32_t sleeping; /* enum dsc_bell_state */
-    uint8_t pad[56];        /* a cache line of its own */
+    uint8_t pad[56];           /* a cache line of its own */
 };
 _Static_assert(sizeof(struct dsc_bell) == 64, "a bell is a cache line");
 

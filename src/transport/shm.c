@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Processes of one host. Messages and bells are in the pair's segment, everything else (errors, the
- * peer's death, waking an epoll sleeper) is the control link's. The peer is another process that may
- * write anything at any time: what it wrote is copied, then checked, and sizes and places come from
- * this side's own view.
+ * peer's death, waking an epoll sleeper) is the control link's. The peer is another process that
+ * may write anything at any time: what it wrote is copied, then checked, and sizes and places come
+ * from this side's own view.
  */
 #include "transport/net_internal.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to tcp.c and tcp_rx.c. Message i goes over data socket i % n_socks, so each socket carries
- * its messages in ascending order and knows which one comes next without being told.
+ * Private to tcp.c and tcp_rx.c. Message i goes over data socket i % n_socks, so each socket
+ * carries its messages in ascending order and knows which one comes next without being told.
  *
  *   slot in memory    | 32 unused | header 32 | payload, to a multiple of 64 |
  *                                  ^ what is on the wire, in one piece ... ^
@@ -48,8 +48,8 @@ struct tcp_conn {
     uint32_t n_unsent; /* posted, not yet all in the kernel */
     bool crc;
     size_t stride;
-    uint8_t *tx_memory, *rx_memory;       /* [n_slots] of stride bytes */
-    struct tcp_slot *tx_slots, *rx_slots; /* [n_slots] */
+    uint8_t *tx_memory, *rx_memory;             /* [n_slots] of stride bytes */
+    struct tcp_slot *tx_slots, *rx_slots;       /* [n_slots] */
     struct dsc_header *tx_headers, *rx_headers; /* [n_slots] */
     struct tcp_link links[DSC_NET_SOCKS_MAX];
 };

@@ -31,8 +31,8 @@ static void refuse(struct tcp_link *link, const char *wrong)
     const struct dsc_conn *const conn = &link->tcp->base;
     char peer[DSC_PEER_TEXT_BYTES];
 
-    dsc_net_set_error(conn->net, DSCOMM_ERR_CORRUPT, conn->peer, "message %llu from %s is damaged: %s",
-                      (unsigned long long)link->rx_at,
+    dsc_net_set_error(conn->net, DSCOMM_ERR_CORRUPT, conn->peer,
+                      "message %llu from %s is damaged: %s", (unsigned long long)link->rx_at,
                       dsc_net_peer_text(conn->net, conn->peer, "tcp", peer), wrong);
     dsc_source_want(conn->net, &link->source, 0);
     link->broken_errno = -1;

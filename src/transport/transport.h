@@ -137,7 +137,7 @@ void dsc_net_wait(struct dsc_net *net, uint64_t timeout_ns);
  */
 void dsc_net_fail(struct dsc_net *net, dscomm_status_t status, const char *text);
 
-/* What a rank told about an error it found; one per rank, the first that came. */
+/* What a rank told about an error it found. Equal texts of several ranks are kept once. */
 struct dsc_report {
     dscomm_status_t status;
     int rank;
@@ -220,10 +220,17 @@ extern const struct dsc_transport_ops dsc_transport_tcp, dsc_transport_shm, dsc_
 const struct dsc_transport_ops *const *dsc_transports(size_t *n_out);
 
 /* ---- fault injection, loopback only, for tests ---- */
+enum dsc_fault_kind {
+    DSC_FAULT_NONE,
+    DSC_FAULT_DROP,
+    DSC_FAULT_DELAY,
+    DSC_FAULT_CORRUPT,
+    DSC_FAULT_KILL
+};
 struct dsc_fault {
+    enum dsc_fault_kind kind;
     int rank;         /* messages sent by this rank ... */
     int64_t nth;      /* ... the nth from now on (0 the next); -1: no fault */
-    enum { DSC_FAULT_NONE, DSC_FAULT_DROP, DSC_FAULT_DELAY, DSC_FAULT_CORRUPT, DSC_FAULT_KILL } kind;
     int delay_ms;
 };
 void dsc_loopback_set_fault(const struct dsc_fault *fault);

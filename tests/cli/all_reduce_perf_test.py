@@ -24,6 +24,19 @@ def run(*words, **kwargs):
     return cli_support.run(NAME, *words, **kwargs)
 
 
+def free_port_pair():
+    """A port whose successor is free too: the rendezvous is at MASTER_PORT + 1."""
+    while True:
+        with socket.socket() as a, socket.socket() as b:
+            a.bind(('127.0.0.1', 0))
+            port = a.getsockname()[1]
+            try:
+                b.bind(('127.0.0.1', port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
 class Options(unittest.TestCase):
     """What is wrong is said in one line that names the option and what it allows; exit code 2."""
 
@@ -268,6 +281,20 @@ class Wrong(unittest.TestCase):
     def test_sum_is_off(self):
         self.check_caught('sum', 'none', 'rounding')
 
+    def test_every_rank_says_so(self):
+        if ARGS.corrupt is None:
+            self.skipTest('no preloading under sanitizers')
+        port = str(free_port_pair())
+        words = [cli_support.program(NAME), *SMALL, '-T', '30', '--codec', 'none']
+        ranks = [subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env=cli_support.clean_env({
+                                      'RANK': str(r), 'WORLD_SIZE': '2', 'MASTER_PORT': port,
+                                      'MASTER_ADDR': '127.0.0.1', 'DSCOMM_SOCKET_IFNAME': 'lo',
+                                      'LD_PRELOAD': ARGS.corrupt, 'CORRUPT': 'differ'}))
+                 for r in range(2)]
+        outputs = [p.communicate(timeout=cli_support.LIMIT_S) for p in ranks]
+        self.assertEqual([p.returncode for p in ranks], [1, 1], outputs)
+
     def test_one_code_is_off(self):
         self.check_caught('code', 'int8', 'exact probe')
 
@@ -316,19 +343,6 @@ class Data(unittest.TestCase):
                 self.assertEqual(result.returncode, 2, result)
                 self.assertEqual(result.stderr.count('\n'), 1, result.stderr)
                 self.assertIn(text, result.stderr)
-
-
-def free_port_pair():
-    """A port whose successor is free too: the rendezvous is at MASTER_PORT + 1."""
-    while True:
-        with socket.socket() as a, socket.socket() as b:
-            a.bind(('127.0.0.1', 0))
-            port = a.getsockname()[1]
-            try:
-                b.bind(('127.0.0.1', port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 class Launch(unittest.TestCase):

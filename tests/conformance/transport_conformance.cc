@@ -74,17 +74,16 @@ TEST_P(Transport, EverySizeBothWays)
 {
     World world(2, name());
     constexpr size_t kSlot = 70000;
-    const std::vector<size_t> sizes = { 0,     1,     31,    32,    33,    63,    64,   65,
-                                        4095,  4096,  16383, 16384, 16385, 65536, kSlot, 0,
-                                        16384, 100,   0,     20000, 1,     kSlot };
+    const std::vector<size_t> sizes = { 0,     1,    31,    32,    33,    63,    64,    65,
+                                        4095,  4096, 16383, 16384, 16385, 65536, kSlot, 0,
+                                        16384, 100,  0,     20000, 1,     kSlot };
 
     prepare(&world);
     world.run([&](int rank, dsc_net *net) {
         ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, kSlot));
         EXPECT_STREQ(name(), dsc_net_transport_name(net, 1 - rank));
-        EXPECT_EQ(DSCOMM_OK,
-                  exchange(net, rank, { 1 - rank }, 3 * sizes.size(),
-                           [&](uint64_t i) { return sizes[i % sizes.size()]; }));
+        EXPECT_EQ(DSCOMM_OK, exchange(net, rank, { 1 - rank }, 3 * sizes.size(),
+                                      [&](uint64_t i) { return sizes[i % sizes.size()]; }));
         const size_t payload = 3 * std::accumulate(sizes.begin(), sizes.end(), size_t{ 0 });
         const size_t total = payload + 3 * sizes.size() * DSC_HEADER_BYTES;
         EXPECT_GE(dsc_net_wire_tx_bytes(net), total);
@@ -102,8 +101,8 @@ TEST_P(Transport, TenThousandRandomMessages)
     world.run([&](int rank, dsc_net *net) {
         ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 2048));
         EXPECT_EQ(DSCOMM_OK, exchange(net, rank, { 1 - rank }, 10000, [](uint64_t i) {
-            return std::minstd_rand(static_cast<unsigned>(i) + 1)() % 2049;
-        }));
+                      return std::minstd_rand(static_cast<unsigned>(i) + 1)() % 2049;
+                  }));
     });
 }
 
@@ -130,9 +129,9 @@ TEST_P(Transport, OutOfOrderInsideTheWindow)
                     dsc_header h = {};
 
                     ASSERT_EQ(DSCOMM_OK, drive(net, [&] {
-                        slot = conn->ops->tx_slot(conn, base + k);
-                        return slot != nullptr;
-                    }));
+                                  slot = conn->ops->tx_slot(conn, base + k);
+                                  return slot != nullptr;
+                              }));
                     std::memset(slot, static_cast<int>(base + k) & 255, 100);
                     h.payload_bytes = 100;
                     h.sequence = static_cast<uint32_t>(base + k);
@@ -146,9 +145,9 @@ TEST_P(Transport, OutOfOrderInsideTheWindow)
                 const dsc_header *h = nullptr;
 
                 ASSERT_EQ(DSCOMM_OK, drive(net, [&] {
-                    h = conn->ops->rx_msg(conn, base + k, &payload);
-                    return h != nullptr;
-                }));
+                              h = conn->ops->rx_msg(conn, base + k, &payload);
+                              return h != nullptr;
+                          }));
                 ASSERT_EQ(static_cast<uint32_t>(base + k), h->sequence);
                 ASSERT_EQ((base + k) & 255, payload[99]);
                 conn->ops->rx_release(conn, base + k);
@@ -229,10 +228,11 @@ TEST_P(Transport, FullWindowStopsTheSender)
             ASSERT_EQ(DSCOMM_OK, drive(net, [] { return true; }));
         conn->ops->rx_expect(conn, n_sent);
         ASSERT_EQ(DSCOMM_OK, drive(net, [&] {
-            while (conn->rx_next < n_sent && try_receive(conn, conn->rx_next == 0 ? kSlot : 1000))
-                ;
-            return conn->rx_next == n_sent;
-        }));
+                      while (conn->rx_next < n_sent &&
+                             try_receive(conn, conn->rx_next == 0 ? kSlot : 1000))
+                          ;
+                      return conn->rx_next == n_sent;
+                  }));
     });
 }
 
@@ -302,9 +302,8 @@ TEST_P(Transport, EightRanksAllToAll)
     world.params.spin_ns = 0;
     world.run([&](int rank, dsc_net *net) {
         ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 4096));
-        EXPECT_EQ(DSCOMM_OK, exchange(net, rank, world.others(rank), 100, [](uint64_t i) {
-            return 4096 - i % 7;
-        }));
+        EXPECT_EQ(DSCOMM_OK, exchange(net, rank, world.others(rank), 100,
+                                      [](uint64_t i) { return 4096 - i % 7; }));
     });
 }
 
@@ -313,10 +312,14 @@ TEST_P(Transport, EightRanksAllToAll)
 TEST_P(Transport, ErrorReachesEveryoneThroughFullWindows)
 {
     World world(4, name());
+    std::atomic<int> n_connected{ 0 };
 
     prepare(&world);
     world.run([&](int rank, dsc_net *net) {
         ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 65536));
+        n_connected++;
+        while (n_connected < 4)
+            std::this_thread::yield();
         for (const int peer : world.others(rank)) { /* nobody reads */
             dsc_conn *const conn = dsc_net_conn(net, peer);
 
@@ -421,7 +424,7 @@ TEST_P(Transport, DeathIsNoticed)
             }
             victim(net);
             usleep(50000);
-            const dsc_fault kill_it = { 1, 0, dsc_fault::DSC_FAULT_KILL, 0 };
+            const dsc_fault kill_it = { DSC_FAULT_KILL, 1, 0, 0 };
             dsc_loopback_set_fault(&kill_it);
             try_send(dsc_net_conn(net, 0), 1, 100);
             usleep(100000);
@@ -519,9 +522,8 @@ TEST_P(Transport, SignalsDisturbNothing)
     setitimer(ITIMER_REAL, &on, nullptr);
     world.run([&](int rank, dsc_net *net) {
         ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 100000));
-        EXPECT_EQ(DSCOMM_OK, exchange(net, rank, { 1 - rank }, 300, [](uint64_t i) {
-            return 100000 - i;
-        }));
+        EXPECT_EQ(DSCOMM_OK,
+                  exchange(net, rank, { 1 - rank }, 300, [](uint64_t i) { return 100000 - i; }));
     });
     setitimer(ITIMER_REAL, &off, nullptr);
     sigaction(SIGALRM, &old, nullptr);

@@ -88,7 +88,8 @@ class World {
         return net;
     }
 
-    /* Runs body(rank, endpoint) on a thread per rank of [first, n_ranks); destroys the endpoints. */
+    /* Runs body(rank, endpoint) on a thread per rank of [first, n_ranks); destroys the endpoints.
+     */
     void run(const std::function<void(int, dsc_net *)> &body, int first = 0)
     {
         std::vector<std::thread> threads;
@@ -131,6 +132,11 @@ class World {
         return fd;
     }
 
+    uint8_t *key()
+    {
+        return key_;
+    }
+
     uint16_t port(int rank) const
     {
         dsc_addr addr;
@@ -143,7 +149,6 @@ class World {
     dsc_net_params params;
 
   private:
-    using dsc_addr = ::dsc_addr;
     std::vector<int> listeners_;
     uint8_t key_[32];
     uint64_t job_;
@@ -168,7 +173,8 @@ inline dscomm_status_t drive(dsc_net *net, const std::function<bool()> &done, in
 /* For tests in which nothing else happens: until the endpoint has an error. */
 inline dscomm_status_t drive_to_error(dsc_net *net, int limit_ms = 5000)
 {
-    return drive(net, [] { return false; }, limit_ms);
+    return drive(
+        net, [] { return false; }, limit_ms);
 }
 
 /* Content of message `index` from `sender`: byte i. */
