@@ -258,6 +258,7 @@ dscomm_status_t dsc_net_progress(struct dsc_net *net)
     }
     for (int i = 0; i < net->n_conns; i++)
         net->conns[i]->ops->progress(net->conns[i]);
+    net->error_shown = net->error != DSCOMM_OK;
     return net->error;
 }
 

@@ -61,7 +61,7 @@ void dsc_net_set_error(struct dsc_net *net, dscomm_status_t status, int rank, co
 }
 
 /* The limit for telling everybody, whoever does not read. */
-#define NOTIFY_NS 100000000u
+#define NOTIFY_NS 50000000u
 
 static void tell_all(struct dsc_net *net, dscomm_status_t status, int rank, const char *text,
                      const struct dsc_conn *except)
@@ -137,6 +137,7 @@ void dsc_net_fail(struct dsc_net *net, dscomm_status_t status, const char *text)
     }
     if (add_report(net, status, net->rank, text))
         tell_all(net, status, net->rank, text, NULL);
+    dsc_setup_tell_waiting(net);
 }
 
 const char *dsc_net_error_text(const struct dsc_net *net)

@@ -4,8 +4,7 @@
  *   net.c          life cycle, progress     net_connect.c  what dsc_net_connect() waits for
  *   net_wait.c     spinning, sleeping       net_setup.c    from proved sockets to a connection
  *   net_error.c    errors, telling peers    net_links.c    sockets until they are proved
- *   control.c      a pair's control link    net_watch.c    ranks that end before a connection
- * stands
+ *   control.c      a pair's control link    net_watch.c    ranks that end early
  *
  * Every pair that does not meet inside one process has a control link: a TCP socket that carries
  * errors, goodbyes and wake-up bytes, and whose end is the death of the peer. It is always read, so
@@ -168,6 +167,7 @@ struct dsc_net {
     struct dsc_report reports[DSC_MAX_REPORTS];
     size_t n_reports;
     dscomm_status_t error;
+    bool error_shown; /* progress has returned it */
     int error_rank;
     char error_text[DSC_ERROR_TEXT_MAX + 64];
     _Atomic uint64_t wire_tx_bytes;
@@ -237,6 +237,10 @@ void dsc_hello_init(const struct dsc_net *net, struct dsc_hello *hello_out);
 void dsc_setup_look(struct dsc_net *net, int peer);
 /* Tells those whose links or setups wait for this rank. */
 void dsc_setup_tell_all(struct dsc_net *net, dscomm_status_t status, int rank, const char *text);
+/* Lets in those who wait at the door, a moment at most, to give them this endpoint's first report.
+ */
+void dsc_setup_tell_waiting(struct dsc_net *net);
+void dsc_link_reply_error(struct dsc_link *link);
 /* True: the answer was an error, now the endpoint's. */
 bool dsc_setup_take_error(struct dsc_net *net, int peer, const struct dsc_hello *answer);
 void dsc_setup_drop_watches(struct dsc_net *net, int peer);

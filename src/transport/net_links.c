@@ -92,7 +92,9 @@ static void proved(struct dsc_link *link)
     }
     link->peer = hello->rank;
     link->index = hello->index;
-    if (link->index == DSC_LINK_WATCH && link->net->peers[link->peer].conn != NULL)
+    if (link->net->n_reports > 0)
+        dsc_link_reply_error(link);
+    else if (link->index == DSC_LINK_WATCH && link->net->peers[link->peer].conn != NULL)
         dsc_link_end(link); /* came late */
 }
 

@@ -331,6 +331,8 @@ static void data_done(struct dsc_link *link)
 
 void dsc_setup_link_done(struct dsc_link *link)
 {
+    if (link->acceptor && link->net->n_reports > 0)
+        return; /* the answer was an error */
     if (link->index == DSC_LINK_WATCH)
         (void)dsc_setup_take_error(link->net, link->peer, dsc_handshake_peer(link->hs));
     else if (link->index == 0)

@@ -182,7 +182,7 @@ static void sleep_on_bells(struct dsc_net *net, uint64_t timeout_ns)
 
 void dsc_net_wait(struct dsc_net *net, uint64_t timeout_ns)
 {
-    if (net->error != DSCOMM_OK || rang(net))
+    if ((net->error != DSCOMM_OK && !net->error_shown) || rang(net))
         return;
 
     const uint64_t start_ns = dsc_now_ns();

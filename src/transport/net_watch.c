@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* For peers whose request waits in the listener's backlog; they answer at once. */
+#define TELL_NS 50000000u
 /* Most peers come sooner, and a watch link costs both sides a descriptor. */
 #define PATIENCE_NS 200000000u
 
@@ -61,23 +63,48 @@ bool dsc_setup_take_error(struct dsc_net *net, int peer, const struct dsc_hello 
     return true;
 }
 
-static void tell_links(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
+void dsc_link_reply_error(struct dsc_link *link)
 {
+    const struct dsc_report *const report = &link->net->reports[0];
     struct dsc_hello hello;
 
-    dsc_hello_init(net, &hello);
+    dsc_hello_init(link->net, &hello);
     memcpy(hello.transport, DSC_HELLO_ERROR, sizeof(DSC_HELLO_ERROR));
-    dsc_error_put(hello.detail, sizeof(hello.detail), status, rank, text);
-    for (struct dsc_link *link = net->links; link != NULL; link = link->next)
-        if (link->acceptor && link->peer >= 0 && !link->is_dead &&
-            dsc_handshake_wants_reply(link->hs))
-            dsc_link_reply(link, &hello);
+    dsc_error_put(hello.detail, sizeof(hello.detail), report->status, report->rank, report->text);
+    dsc_link_reply(link, &hello);
 }
 
 void dsc_setup_tell_all(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
 {
-    tell_links(net, status, rank, text);
+    for (struct dsc_link *link = net->links; link != NULL; link = link->next)
+        if (link->acceptor && link->peer >= 0 && !link->is_dead &&
+            dsc_handshake_wants_reply(link->hs))
+            dsc_link_reply_error(link);
     dsc_loopback_tell(net, status, rank, text);
+}
+
+static bool any_acceptor(const struct dsc_net *net)
+{
+    for (const struct dsc_link *link = net->links; link != NULL; link = link->next)
+        if (link->acceptor && !link->is_dead)
+            return true;
+    return false;
+}
+
+void dsc_setup_tell_waiting(struct dsc_net *net)
+{
+    const uint64_t until_ns = dsc_now_ns() + TELL_NS;
+
+    if (net->n_reports == 0)
+        return;
+    dsc_net_watch_links(net, true);
+    dsc_net_poll(net);
+    while (any_acceptor(net) && dsc_now_ns() < until_ns) {
+        dsc_net_wait_sockets(net, 1000000);
+        dsc_net_poll(net);
+    }
+    dsc_net_watch_links(net, false);
+    dsc_net_reap_links(net);
 }
 
 void dsc_setup_drop_watches(struct dsc_net *net, int peer)

@@ -100,45 +100,6 @@ Injection parse_injection(const std::string &text)
              (uint32_t)std::stoul(parts.at(3), nullptr, 16) };
 }
 
-GoldenCall parse_line(const std::string &line)
-{
-    std::map<std::string, std::string> v;
-    GoldenCall c;
-
-    for (const auto &token : split(line, ' '))
-        v[token.substr(0, token.find('='))] = token.substr(token.find('=') + 1);
-    c.line = line;
-    c.layout = v.at("layout");
-    parse_layout(c);
-    c.codecs = split(v.at("codecs"), ';');
-    c.op = lookup<dscomm_op_t>(
-        { { "sum", DSCOMM_SUM }, { "avg", DSCOMM_AVG }, { "max", DSCOMM_MAX }, { "min", DSCOMM_MIN } },
-        v.at("op"));
-    c.dtype = lookup<dscomm_dtype_t>({ { "fp32", DSCOMM_FLOAT32 },
-                                       { "fp16", DSCOMM_FLOAT16 },
-                                       { "bf16", DSCOMM_BFLOAT16 } },
-                                     v.at("dtype"));
-    c.algo = v.at("algo");
-    c.count = std::stoul(v.at("count"));
-    c.chunk = std::stoul(v.at("chunk"));
-    c.calls = std::stoi(v.at("calls"));
-    c.beta = std::stof(v.at("beta"));
-    c.feedback = v.at("feedback") == "1";
-    c.bf16_residual = v.at("rdtype") == "bf16";
-    c.shadow = v.at("shadow") == "1";
-    c.known_zero = v.at("known_zero") == "1";
-    c.seed = (uint32_t)std::stoul(v.at("seed"));
-    for (const auto &text : split(v.at("inject"), ','))
-        c.inject.push_back(parse_injection(text));
-    for (const auto &text : split(v.at("out"), ','))
-        c.out.push_back((uint32_t)std::stoul(text, nullptr, 16));
-    for (const auto &text : split(v.at("res"), ','))
-        c.res.push_back((uint32_t)std::stoul(text, nullptr, 16));
-    for (const auto &text : split(v.at("sent"), ','))
-        c.sent.push_back(std::stoull(text));
-    return c;
-}
-
 uint32_t mix(uint32_t x)
 {
     x ^= x >> 16;
@@ -177,6 +138,45 @@ uint16_t to_fp16(float x)
 
 } // namespace
 
+GoldenCall parse_golden_call(const std::string &line)
+{
+    std::map<std::string, std::string> v;
+    GoldenCall c;
+
+    for (const auto &token : split(line, ' '))
+        v[token.substr(0, token.find('='))] = token.substr(token.find('=') + 1);
+    c.line = line;
+    c.layout = v.at("layout");
+    parse_layout(c);
+    c.codecs = split(v.at("codecs"), ';');
+    c.op = lookup<dscomm_op_t>(
+        { { "sum", DSCOMM_SUM }, { "avg", DSCOMM_AVG }, { "max", DSCOMM_MAX }, { "min", DSCOMM_MIN } },
+        v.at("op"));
+    c.dtype = lookup<dscomm_dtype_t>({ { "fp32", DSCOMM_FLOAT32 },
+                                       { "fp16", DSCOMM_FLOAT16 },
+                                       { "bf16", DSCOMM_BFLOAT16 } },
+                                     v.at("dtype"));
+    c.algo = v.at("algo");
+    c.count = std::stoul(v.at("count"));
+    c.chunk = std::stoul(v.at("chunk"));
+    c.calls = std::stoi(v.at("calls"));
+    c.beta = std::stof(v.at("beta"));
+    c.feedback = v.at("feedback") == "1";
+    c.bf16_residual = v.at("rdtype") == "bf16";
+    c.shadow = v.at("shadow") == "1";
+    c.known_zero = v.at("known_zero") == "1";
+    c.seed = (uint32_t)std::stoul(v.at("seed"));
+    for (const auto &text : split(v.at("inject"), ','))
+        c.inject.push_back(parse_injection(text));
+    for (const auto &text : split(v.at("out"), ','))
+        c.out.push_back((uint32_t)std::stoul(text, nullptr, 16));
+    for (const auto &text : split(v.at("res"), ','))
+        c.res.push_back((uint32_t)std::stoul(text, nullptr, 16));
+    for (const auto &text : split(v.at("sent"), ','))
+        c.sent.push_back(std::stoull(text));
+    return c;
+}
+
 std::vector<GoldenCall> read_golden_calls(const std::string &path)
 {
     std::ifstream in(path);
@@ -187,7 +187,7 @@ std::vector<GoldenCall> read_golden_calls(const std::string &path)
         throw std::runtime_error("cannot read " + path);
     while (std::getline(in, line))
         if (!line.empty() && line[0] != '#')
-            calls.push_back(parse_line(line));
+            calls.push_back(parse_golden_call(line));
     return calls;
 }
 

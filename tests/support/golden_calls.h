@@ -38,6 +38,7 @@ struct GoldenCall {
     std::vector<uint64_t> sent;
 };
 
+GoldenCall parse_golden_call(const std::string &line);
 std::vector<GoldenCall> read_golden_calls(const std::string &path);
 
 /* Bits of rank's input in one call, as elements of the case's data type. */

@@ -262,6 +262,6 @@ inline dscomm_status_t exchange(dsc_net *net, int rank, const std::vector<int> &
     });
 }
 
-} // namespace net_world
+} /* namespace net_world */
 
 #endif

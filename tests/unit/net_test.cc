@@ -437,42 +437,53 @@ TEST(Net, RankThatDiedBeforeItConnectedIsNamed)
     }
 }
 
-/* Rank 1 waits for 0 and 2; 0 or 2 is told of an error by the other while it waits for somebody. */
+/* Rank 1 waits for `failing`, which never connects: it fails while it waits for the third, or
+ * alone. */
+void fail_instead_of_connecting(const char *transport, int failing, bool in_connect)
+{
+    World world(3, transport);
+    std::atomic<bool> heard{ false };
+    const auto until_heard = [&] {
+        for (int i = 0; i < 1000 && !heard; i++)
+            usleep(1000);
+    };
+
+    world.run([&](int rank, dsc_net *net) {
+        const int peer = rank == 1 ? failing : 2 - failing;
+
+        if (rank == 1) {
+            EXPECT_EQ(DSCOMM_ERR_NO_MEMORY, dsc_net_connect(net, &peer, 1, 64))
+                << transport << " " << failing << " " << in_connect;
+            EXPECT_TRUE(says(net, "no memory for a plan")) << dsc_net_error_text(net);
+            heard = true;
+            return;
+        }
+        if (rank != failing) { /* is there but does nothing */
+            until_heard();
+            return;
+        }
+        if (in_connect) {
+            std::thread end([net] {
+                usleep(300000);
+                dsc_net_abort(net);
+            });
+            EXPECT_EQ(DSCOMM_ERR_ABORTED, dsc_net_connect(net, &peer, 1, 64));
+            end.join();
+        } else {
+            usleep(300000);
+        }
+        dsc_net_fail(net, DSCOMM_ERR_NO_MEMORY, "no memory for a plan");
+        until_heard();
+    });
+}
+
 TEST(Net, RankThatFailsInsteadOfConnectingIsHeard)
 {
-    for (const char *const transport : { "tcp", "shm", "loopback" }) {
-        for (const int failing : { 0, 2 }) {
-            World world(3, transport);
-            std::atomic<bool> heard{ false };
-
-            world.run([&](int rank, dsc_net *net) {
-                const int peer = rank == 1 ? failing : 2 - failing;
-
-                if (rank == 1) {
-                    EXPECT_EQ(DSCOMM_ERR_NO_MEMORY, dsc_net_connect(net, &peer, 1, 64))
-                        << transport << " " << failing;
-                    EXPECT_TRUE(says(net, "no memory for a plan")) << dsc_net_error_text(net);
-                    heard = true;
-                    return;
-                }
-                if (rank != failing) { /* is there but does nothing */
-                    for (int i = 0; i < 1000 && !heard; i++)
-                        usleep(1000);
-                    return;
-                }
-                /* It would connect with rank 1 next, but its call ends here. */
-                std::thread end([net] {
-                    usleep(300000);
-                    dsc_net_abort(net);
-                });
-                EXPECT_EQ(DSCOMM_ERR_ABORTED, dsc_net_connect(net, &peer, 1, 64));
-                end.join();
-                dsc_net_fail(net, DSCOMM_ERR_NO_MEMORY, "no memory for a plan");
-                for (int i = 0; i < 1000 && !heard; i++)
-                    usleep(1000);
-            });
-        }
-    }
+    for (const char *const transport : { "tcp", "shm", "loopback" })
+        for (const int failing : { 0, 2 })
+            fail_instead_of_connecting(transport, failing, failing == 0);
+    fail_instead_of_connecting("tcp", 0, false);
+    fail_instead_of_connecting("tcp", 2, true);
 }
 
 /* A call of other ranks that fits in the old slots, while this rank's needs larger ones. */

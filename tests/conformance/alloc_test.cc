@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Once a plan exists, calls do not allocate, lock or read the environment: a preloaded library counts
+ * over all threads during 1000 calls on every transport.
+ */
+#include <gtest/gtest.h>
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cmath>
+
+#include "support/count_calls.h"
+#include "support/world.h"
+
+namespace {
+
+struct Case {
+    const char *transport;
+    int n_threads;
+    size_t count;
+};
+
+class Alloc : public testing::TestWithParam<Case> {};
+
+TEST_P(Alloc, NothingInAThousandCalls)
+{
+    auto *const count_start = (dsc_count_start_fn *)dlsym(RTLD_DEFAULT, "dsc_count_start");
+    auto *const count_stop = (dsc_count_stop_fn *)dlsym(RTLD_DEFAULT, "dsc_count_stop");
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    ASSERT_NE(count_start, nullptr) << "run under the preloaded counter";
+    ASSERT_NE(count_stop, nullptr);
+    config.n_threads = GetParam().n_threads;
+    World w(3, GetParam().transport, config);
+    const size_t n = GetParam().count;
+    std::vector<dscomm_feedback_t *> fbs(3);
+    std::vector<dscomm_stream_t *> streams(3);
+    std::vector<std::vector<float>> in(3), out(3);
+
+    w.each([&](int r) {
+        const size_t i = (size_t)r;
+
+        in[i].assign(n, 0.37f);
+        out[i].resize(n);
+        ASSERT_EQ(dscomm_feedback_create(n, nullptr, &fbs[i]), DSCOMM_OK);
+        ASSERT_EQ(dscomm_stream_create(&streams[i]), DSCOMM_OK);
+    });
+    const auto calls = [&](int r, int k) {
+        const size_t i = (size_t)r;
+
+        for (int c = 0; c < k; c++) /* every other through the stream */
+            dscomm_allreduce_compressed(in[i].data(), out[i].data(), n, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                        dscomm_codec("int8"), fbs[i], w.comms[i],
+                                        c % 2 ? streams[i] : nullptr);
+        dscomm_stream_synchronize(streams[i]);
+    };
+    std::atomic<int> ready{ 0 }, go{ 0 }, done{ 0 };
+    std::vector<std::thread> threads;
+
+    for (int r = 0; r < 3; r++)
+        threads.emplace_back([&, r] {
+            calls(r, 10);
+            ready++;
+            while (go == 0)
+                std::this_thread::yield();
+            calls(r, 1000);
+            done++;
+            while (go == 1) /* the thread's end is not part of it */
+                std::this_thread::yield();
+        });
+    while (ready < 3)
+        std::this_thread::yield();
+    count_start();
+    go = 1;
+    while (done < 3)
+        std::this_thread::yield();
+    const long n_counted = count_stop();
+
+    go = 2;
+    for (auto &t : threads)
+        t.join();
+    EXPECT_EQ(n_counted, 0) << "the counter has printed which";
+    for (int r = 0; r < 3; r++) {
+        EXPECT_EQ(stats_of(w.comms[(size_t)r]).calls, 1010u);
+        EXPECT_TRUE(std::isfinite(out[(size_t)r][0]));
+        dscomm_stream_destroy(streams[(size_t)r]);
+        dscomm_feedback_destroy(fbs[(size_t)r]);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Alloc,
+                         testing::Values(Case{ "loopback", 1, 2000 }, Case{ "loopback", 2, 200000 },
+                                         Case{ "shm", 1, 2000 }, Case{ "shm", 2, 200000 },
+                                         Case{ "tcp", 1, 2000 }, Case{ "tcp", 2, 200000 }),
+                         [](const auto &p) {
+                             return std::string(p.param.transport) + "_" +
+                                    std::to_string(p.param.n_threads) + "threads";
+                         });
+
+} // namespace

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the API is used beyond one blocking call: streams, several communicators, many shapes, plans,
+ * odd floating-point modes, one-message windows, resources given back.
+ */
+#include <gtest/gtest.h>
+
+#include <dirent.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+
+#include "support/world.h"
+
+#include "support/internal_begin.h"
+#include "core/core.h"
+#include "support/internal_end.h"
+
+namespace {
+
+using Floats = std::vector<float>;
+
+dscomm_status_t reduce(dscomm_comm_t *comm, const Floats &in, Floats &out, const char *codec = "none",
+                       dscomm_feedback_t *fb = nullptr, dscomm_stream_t *stream = nullptr)
+{
+    return dscomm_allreduce_compressed(in.data(), out.data(), in.size(), DSCOMM_FLOAT32, DSCOMM_SUM,
+                                       dscomm_codec(codec), fb, comm, stream);
+}
+
+class Api : public testing::TestWithParam<const char *> {};
+
+TEST_P(Api, StreamsKeepTheOrderOfIssue)
+{
+    World w(3, GetParam());
+
+    w.each([&](int r) {
+        dscomm_comm_t *const comm = w.comms[(size_t)r];
+        dscomm_stream_t *a = nullptr, *b = nullptr;
+        Floats v(5000, 1.0f);
+
+        ASSERT_EQ(dscomm_stream_create(&a), DSCOMM_OK);
+        ASSERT_EQ(dscomm_stream_create(&b), DSCOMM_OK);
+        for (int i = 0; i < 6; i++) /* in place: each call triples what the one before left */
+            ASSERT_EQ(reduce(comm, v, v, "none", nullptr, i % 2 ? a : b), DSCOMM_OK);
+        ASSERT_EQ(reduce(comm, v, v), DSCOMM_OK); /* blocking, after the six */
+        EXPECT_EQ(v, Floats(5000, 2187.0f));
+        EXPECT_EQ(dscomm_stream_synchronize(a), DSCOMM_OK);
+        EXPECT_EQ(dscomm_stream_synchronize(b), DSCOMM_OK);
+        EXPECT_EQ(dscomm_stream_query(a), DSCOMM_OK);
+        dscomm_stream_destroy(a);
+        dscomm_stream_destroy(b);
+    });
+}
+
+TEST_P(Api, AStreamHoldsMoreCallsThanItsQueue)
+{
+    World w(2, GetParam());
+
+    w.each([&](int r) {
+        dscomm_stream_t *s = nullptr;
+        Floats v(64, 1.0f);
+        std::vector<Floats> outs(600, Floats(64));
+
+        ASSERT_EQ(dscomm_stream_create(&s), DSCOMM_OK);
+        for (auto &out : outs)
+            ASSERT_EQ(reduce(w.comms[(size_t)r], v, out, "int8", nullptr, s), DSCOMM_OK);
+        EXPECT_EQ(dscomm_stream_synchronize(s), DSCOMM_OK);
+        for (const auto &out : outs)
+            EXPECT_EQ(out, Floats(64, 2.0f));
+        dscomm_stream_destroy(s);
+    });
+}
+
+TEST_P(Api, AStreamReportsItsFirstError)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    config.timeout_ms = 300;
+    World w(2, GetParam(), config);
+    dscomm_stream_t *s = nullptr;
+    Floats v(64, 1.0f), out(64);
+
+    ASSERT_EQ(dscomm_stream_create(&s), DSCOMM_OK);
+    ASSERT_EQ(reduce(w.comms[0], v, out, "none", nullptr, s), DSCOMM_OK); /* rank 1 never calls */
+    EXPECT_EQ(dscomm_stream_synchronize(s), DSCOMM_ERR_TIMEOUT);
+    EXPECT_NE(std::string(dscomm_last_error()).find("rank 1"), std::string::npos)
+        << dscomm_last_error();
+    EXPECT_EQ(dscomm_stream_synchronize(s), DSCOMM_OK); /* reported once */
+    dscomm_stream_destroy(s);
+}
+
+/* Communicator A sums ones, B thousands, from two threads per rank in opposite order. */
+TEST_P(Api, TwoCommunicatorsDoNotSwapData)
+{
+    World a(2, GetParam()), b(2, GetParam());
+
+    a.each([&](int r) {
+        std::thread other([&] {
+            Floats v(3000, 1000.0f), out(3000);
+
+            for (int i = 0; i < 50; i++) {
+                ASSERT_EQ(reduce(b.comms[(size_t)r], v, out, "int8"), DSCOMM_OK);
+                ASSERT_EQ(out, Floats(3000, 2000.0f));
+            }
+        });
+        Floats v(3000, 1.0f), out(3000);
+
+        for (int i = 0; i < 50; i++) {
+            ASSERT_EQ(reduce(a.comms[(size_t)r], v, out, "int8"), DSCOMM_OK);
+            ASSERT_EQ(out, Floats(3000, 2.0f));
+        }
+        other.join();
+    });
+}
+
+/* More shapes than plans are kept, and messages that outgrow the first slots. */
+TEST_P(Api, ManyShapesAndGrowingMessages)
+{
+    World w(3, GetParam());
+
+    w.each([&](int r) {
+        for (size_t i = 0; i < 300; i++) {
+            const size_t n = i % 3 == 0 ? 1 + i : 100 * i * i % 200000 + 1;
+            Floats v(n, 2.0f), out(n);
+
+            ASSERT_EQ(reduce(w.comms[(size_t)r], v, out, i % 2 ? "int8" : "none"), DSCOMM_OK)
+                << dscomm_last_error();
+            ASSERT_EQ(out, Floats(n, 6.0f)) << n;
+        }
+    });
+}
+
+TEST_P(Api, FlushToZeroOfTheCallerChangesNothing)
+{
+#if defined(__x86_64__)
+    World w(2, GetParam());
+    Floats results[2];
+
+    for (int mode = 0; mode < 2; mode++)
+        w.each([&](int r) {
+            const unsigned before = _mm_getcsr();
+            Floats v(4096), out(4096);
+
+            for (size_t i = 0; i < v.size(); i++)
+                v[i] = std::ldexp((float)(i % 251) + 1, -145 + (int)(i % 20)) * (r == 0 ? 1 : 3);
+            if (mode == 1)
+                _mm_setcsr(before | 0x8040); /* FTZ and DAZ */
+            for (const char *codec : { "none", "bf16", "int8" })
+                EXPECT_EQ(reduce(w.comms[(size_t)r], v, out, codec), DSCOMM_OK);
+            EXPECT_EQ(_mm_getcsr() & 0xffc0, (mode == 1 ? before | 0x8040 : before) & 0xffc0);
+            _mm_setcsr(before);
+            EXPECT_EQ(reduce(w.comms[(size_t)r], v, out, "none"), DSCOMM_OK);
+            if (r == 0)
+                results[mode] = out;
+        });
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_NE(results[0][0], 0.0f); /* subnormal sums survive */
+#else
+    GTEST_SKIP() << "x86 only";
+#endif
+}
+
+INSTANTIATE_TEST_SUITE_P(, Api, testing::Values("loopback", "shm", "tcp"),
+                         [](const auto &p) { return std::string(p.param); });
+
+/* ---- one message in flight: the smallest window must not deadlock ---- */
+
+TEST(Window, OneMessageIsEnough)
+{
+    setenv("DSCOMM_WINDOW", "1", 1);
+    dsc_env_reload();
+    for (const char *transport : { "loopback", "shm", "tcp" })
+        for (int n : { 2, 3, 5, 9, 12 })
+            for (const char *algorithm : { "twoshot", "oneshot" }) {
+                dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+                config.chunk_bytes = 1024;
+                config.algorithm = algorithm;
+                config.n_threads = n == 3 ? 3 : 1;
+                config.timeout_ms = 10000;
+                World w(n, transport, config);
+
+                w.each([&](int r) {
+                    Floats v(40000, 1.0f), out(40000);
+
+                    for (const char *codec : { "int8", "none" }) {
+                        ASSERT_EQ(reduce(w.comms[(size_t)r], v, out, codec), DSCOMM_OK)
+                            << transport << " " << n << " " << algorithm << dscomm_last_error();
+                        ASSERT_EQ(out, Floats(40000, (float)n));
+                    }
+                });
+            }
+    unsetenv("DSCOMM_WINDOW");
+    dsc_env_reload();
+}
+
+TEST(Plan, IsMadeAheadAndExplained)
+{
+    World w(2);
+
+    w.each([&](int r) {
+        const dscomm_plan_t *plan = nullptr, *again = nullptr;
+
+        ASSERT_EQ(dscomm_plan_create(w.comms[(size_t)r], 1 << 20, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                     dscomm_codec("int8"), 1, &plan),
+                  DSCOMM_OK);
+        ASSERT_EQ(dscomm_plan_create(w.comms[(size_t)r], 1 << 20, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                     dscomm_codec("int8"), 1, &again),
+                  DSCOMM_OK);
+        EXPECT_EQ(plan, again);
+        EXPECT_EQ(stats_of(w.comms[(size_t)r]).plans, 1u);
+        const std::string text = dscomm_plan_explain(plan);
+
+        for (const char *word : { "twoshot", "int8", "1048576", "ratio 3.9" })
+            EXPECT_NE(text.find(word), std::string::npos) << text;
+    });
+}
+
+/* ---- D19: everything is given back ---- */
+
+int n_entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    int n = 0;
+
+    while (readdir(dir) != nullptr)
+        n++;
+    closedir(dir);
+    return n;
+}
+
+int n_shared_mappings()
+{
+    std::ifstream maps("/proc/self/maps");
+    std::string line;
+    int n = 0;
+
+    while (std::getline(maps, line))
+        n += line.find("dscomm") != std::string::npos && line.find(".so") == std::string::npos;
+    return n;
+}
+
+TEST(Resources, D19_TwoHundredRoundsLeaveNothing)
+{
+    int fds = 0, threads = 0, mappings = 0;
+    size_t live[DSC_MEM_N_TAGS] = {};
+
+    for (int round = 0; round < 200; round++) {
+        const char *const transports[] = { "loopback", "shm", "tcp" };
+        {
+            World w(2, transports[round % 3]);
+
+            w.each([&](int r) {
+                Floats v(1000, 1.0f), out(1000);
+
+                ASSERT_EQ(reduce(w.comms[(size_t)r], v, out, "int8"), DSCOMM_OK);
+            });
+        }
+        if (round < 5) { /* lazy things have happened by then */
+            fds = n_entries("/proc/self/fd");
+            threads = n_entries("/proc/self/task");
+            mappings = n_shared_mappings();
+            for (int t = 0; t < DSC_MEM_N_TAGS; t++)
+                live[t] = dsc_mem_live((dsc_mem_tag)t);
+            continue;
+        }
+        ASSERT_EQ(n_entries("/proc/self/fd"), fds) << "round " << round;
+        ASSERT_EQ(n_entries("/proc/self/task"), threads) << "round " << round;
+        ASSERT_EQ(n_shared_mappings(), mappings) << "round " << round;
+        for (int t = 0; t < DSC_MEM_N_TAGS; t++)
+            ASSERT_EQ(dsc_mem_live((dsc_mem_tag)t), live[t]) << "tag " << t << " round " << round;
+    }
+}
+
+} // namespace
