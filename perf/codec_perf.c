@@ -39,7 +39,7 @@ struct options {
 };
 
 struct work {
-    const struct dscomm_codec *codec;
+    const struct dsc_codec *codec;
     size_t n;
     float *v, *r, *r_out;
     struct dsc_msg msg;

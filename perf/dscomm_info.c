@@ -107,7 +107,7 @@ static void print_codecs(void)
 
     printf("codecs\n  %-16s %10s  %s\n", "spec", "bits/elem", "nominal relative error of one call");
     for (size_t i = 0; i < n; i++) {
-        const struct dscomm_codec *const codec = dscomm_codec(specs[i]);
+        const struct dsc_codec *const codec = dscomm_codec(specs[i]);
 
         if (codec != NULL)
             printf("  %-16s %10.3f  %g\n", dscomm_codec_spec(codec),

@@ -15,6 +15,7 @@ import matplotlib
 
 matplotlib.use('svg')
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.colors import to_rgb  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..', 'tests', 'model'))
@@ -28,7 +29,7 @@ FIGURES = (
 )
 COLOURS = ('#1b6ca8', '#c1571a', '#3f7d3a', '#8a3f8f', '#9a7b0a', '#0f7f82', '#a32a45')
 ROW = 0.74        # height of a rank's bar
-PALE = 0.22       # opacity of what a rank does not own
+PALE = 0.22       # share of colour where a rank does not own
 
 
 def source_of(built, final, rank):
@@ -38,9 +39,9 @@ def source_of(built, final, rank):
 
 
 def draw_span(axes, rank, start, end, owner, text, is_owner):
-    axes.barh(rank, end - start, ROW, start, color=COLOURS[owner], alpha=1 if is_owner else PALE,
-              linewidth=0)
-    axes.barh(rank, end - start, ROW, start, fill=False, edgecolor='white', linewidth=1.2)
+    share = 1 if is_owner else PALE
+    colour = [1 - share * (1 - c) for c in to_rgb(COLOURS[owner])]
+    axes.barh(rank, end - start, ROW, start, facecolor=colour, edgecolor='white', linewidth=1.2)
     axes.text((start + end) / 2, rank, text, ha='center', va='center', fontsize=8,
               color='white' if is_owner else 'black')
 
@@ -90,11 +91,15 @@ def draw(layout, title, path):
         frame(panels[tier - 1], built, 'Up, tier %d: members send partial sums, the owner adds them '
               'in rank order' % tier, edges_of(spans))
     draw_down(panels[-1], built)
-    frame(panels[-1], built, 'Down: the final owner encodes once, the same bytes reach every rank',
+    frame(panels[-1], built, 'Down: the final owner encodes once, the same bytes are forwarded to every rank',
           edges_of(built.final))
-    # No date and fixed ids: the same plan gives the same file.
+    # No date and fixed ids: the same plan and matplotlib give the same file.
     figure.savefig(path, metadata={'Date': None}, facecolor='white')
     plt.close(figure)
+    with open(path, encoding='utf-8') as handle:
+        lines = [line.rstrip() for line in handle]
+    with open(path, 'w', encoding='utf-8') as handle:
+        handle.write('\n'.join(lines) + '\n')
 
 
 def main():

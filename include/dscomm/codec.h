@@ -4,8 +4,8 @@
  *   none        the caller's data type, values as they are (fp16 data: scaled by a power of two)
  *   fp32        unrounded float32 partial sums
  *   fp16 bf16   16-bit casts
- *   int8        8-bit integers with one float32 scale per block; int8:block=N, N in 16 32 64 128 256
- * The byte layout is normative in docs/wire_format.md. Usable without a communicator.
+ *   int8        8-bit integers with one float32 scale per block; int8:block=N, N in 16 32 64 128
+ * 256 The byte layout is normative in docs/wire_format.md. Usable without a communicator.
  */
 #ifndef DSCOMM_CODEC_H
 #define DSCOMM_CODEC_H
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-typedef struct dscomm_codec dscomm_codec_t;
+typedef struct dsc_codec dscomm_codec_t;
 
 /**
  * Codec of a spec text. Equal specs give the same pointer; codecs live as long as the process.

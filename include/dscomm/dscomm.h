@@ -74,16 +74,17 @@ typedef struct {
 typedef struct {
     size_t struct_bytes; /* sizeof(dscomm_comm_config_t) */
     int timeout_ms;      /* deadline of every wait; 0: DSCOMM_TIMEOUT_MS */
-    int n_threads;       /* threads that compute in a call, the caller included; 0: DSCOMM_THREADS */
-    size_t chunk_bytes;  /* float32 bytes per message; 0: DSCOMM_CHUNK_BYTES; equal on all ranks */
+    int n_threads;      /* threads that compute in a call, the caller included; 0: DSCOMM_THREADS */
+    size_t chunk_bytes; /* float32 bytes per message; 0: DSCOMM_CHUNK_BYTES; equal on all ranks */
     const char *transport; /* "auto", "loopback", "shm", "tcp"; NULL: DSCOMM_TRANSPORT */
-    const char *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM; equal on all ranks */
-    int preserve_input;  /* 1: an in-place call that fails restores its input (one copy per call) */
+    const char
+        *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM; equal on all ranks */
+    int preserve_input; /* 1: an in-place call that fails restores its input (one copy per call) */
 } dscomm_comm_config_t;
 
-#define DSCOMM_COMM_CONFIG_INIT                                                                    \
-    {                                                                                              \
-        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0                                       \
+#define DSCOMM_COMM_CONFIG_INIT                              \
+    {                                                        \
+        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0 \
     }
 
 /**
@@ -107,9 +108,9 @@ DSCOMM_API dscomm_status_t dscomm_unique_id_create(dscomm_unique_id_t *id_out);
  *
  * @return DSCOMM_OK
  *         DSCOMM_ERR_INVALID   bad argument
- *         DSCOMM_ERR_ENV       a DSCOMM_* variable is bad; the text names it, its value and the range
- *         DSCOMM_ERR_TIMEOUT   the text names the ranks that never came
- *         DSCOMM_ERR_MISMATCH  ranks differ in version, world size or a shared setting
+ *         DSCOMM_ERR_ENV       a DSCOMM_* variable is bad; the text names it, its value and the
+ * range DSCOMM_ERR_TIMEOUT   the text names the ranks that never came DSCOMM_ERR_MISMATCH  ranks
+ * differ in version, world size or a shared setting
  *
  * Threads: different ranks may join from different threads of one process.
  */
@@ -119,9 +120,9 @@ DSCOMM_API dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscom
 
 /**
  * Join from the launcher's variables: RANK and WORLD_SIZE (torchrun), OMPI_COMM_WORLD_* or PMI_*
- * (mpirun), SLURM_PROCID and SLURM_NTASKS (srun). The rendezvous is at MASTER_ADDR, port DSCOMM_PORT,
- * else MASTER_PORT + 1. The key is DSCOMM_SECRET, else derived from the job id, which keeps accidents
- * out but not attackers.
+ * (mpirun), SLURM_PROCID and SLURM_NTASKS (srun). The rendezvous is at MASTER_ADDR, port
+ * DSCOMM_PORT, else MASTER_PORT + 1. The key is DSCOMM_SECRET, else derived from the job id, which
+ * keeps accidents out but not attackers.
  *
  * @return as dscomm_comm_create(); DSCOMM_ERR_ENV names the missing variables
  */
@@ -142,7 +143,8 @@ DSCOMM_API dscomm_status_t dscomm_comm_abort(dscomm_comm_t *comm);
  * until the communicator is destroyed.
  * Threads: any.
  */
-DSCOMM_API dscomm_status_t dscomm_comm_async_error(const dscomm_comm_t *comm, const char **text_out);
+DSCOMM_API dscomm_status_t dscomm_comm_async_error(const dscomm_comm_t *comm,
+                                                   const char **text_out);
 
 DSCOMM_API int dscomm_comm_rank(const dscomm_comm_t *comm);
 DSCOMM_API int dscomm_comm_n_ranks(const dscomm_comm_t *comm);
@@ -198,14 +200,15 @@ DSCOMM_API dscomm_status_t dscomm_stream_query(dscomm_stream_t *stream);
  * Numerics: all ranks get identical bits, the same on every run, for any chunk size, thread count
  *           and transport. An element with a NaN or Inf input is not finite on any rank.
  * Threads:  calls on one communicator run in issue order; one thread at a time may issue.
- * Memory:   the first call of a shape (count, dtype, op, codec, feedback or not) makes a plan; later
- *           calls allocate nothing.
+ * Memory:   the first call of a shape (count, dtype, op, codec, feedback or not) makes a plan;
+ * later calls allocate nothing.
  */
 DSCOMM_API dscomm_status_t dscomm_allreduce_compressed(const void *send, void *recv, size_t count,
                                                        dscomm_dtype_t dtype, dscomm_op_t op,
                                                        const dscomm_codec_t *codec,
                                                        dscomm_feedback_t *feedback,
-                                                       dscomm_comm_t *comm, dscomm_stream_t *stream);
+                                                       dscomm_comm_t *comm,
+                                                       dscomm_stream_t *stream);
 
 /**
  * Make (or find) the plan of a shape before its first call. Collective: all ranks, same order.

@@ -2,9 +2,9 @@
 /*
  * Error feedback: the residual of a span of gradient elements, one float32 per element and rank.
  * Every lossy step keeps what it lost in r and adds it to the next call's input, so that over calls
- *     A * sum of outputs + sum over ranks of r == sum over ranks of inputs     (A: ranks for AVG, else 1)
- * docs/wire_format.md derives it. r is indexed by element, so it moves with its parameters when
- * buckets are rebuilt (read/write spans) and survives checkpoints (export/import).
+ *     A * sum of outputs + sum over ranks of r == sum over ranks of inputs     (A: ranks for AVG,
+ * else 1) docs/wire_format.md derives it. r is indexed by element, so it moves with its parameters
+ * when buckets are rebuilt (read/write spans) and survives checkpoints (export/import).
  *
  * The object holds two vectors: a call reads one and writes the other, and only a call that
  * finishes swaps them. So a failed or aborted call leaves r as it was.
@@ -31,12 +31,12 @@ typedef struct {
     size_t struct_bytes;         /* sizeof(dscomm_feedback_config_t) */
     float beta;                  /* decay of r per call, 0 < beta <= 1; 1 conserves the sum */
     dscomm_residual_type_t type; /* how r is stored */
-    int shadow;                  /* 0: one vector, half the memory, no rollback, r lost if a call fails */
+    int shadow; /* 0: one vector, half the memory, no rollback, r lost if a call fails */
 } dscomm_feedback_config_t;
 
-#define DSCOMM_FEEDBACK_CONFIG_INIT                                                                \
-    {                                                                                              \
-        sizeof(dscomm_feedback_config_t), 1.0f, DSCOMM_RESIDUAL_FP32, 1                            \
+#define DSCOMM_FEEDBACK_CONFIG_INIT                                     \
+    {                                                                   \
+        sizeof(dscomm_feedback_config_t), 1.0f, DSCOMM_RESIDUAL_FP32, 1 \
     }
 
 /**
@@ -52,7 +52,8 @@ typedef struct {
  *
  * Threads: one call at a time per object, here and below; not while a collective that uses it runs.
  */
-DSCOMM_API dscomm_status_t dscomm_feedback_create(size_t count, const dscomm_feedback_config_t *config,
+DSCOMM_API dscomm_status_t dscomm_feedback_create(size_t count,
+                                                  const dscomm_feedback_config_t *config,
                                                   dscomm_feedback_t **fb_out);
 
 /** Frees the object. NULL is allowed. */
@@ -80,8 +81,8 @@ DSCOMM_API dscomm_status_t dscomm_feedback_commit(dscomm_feedback_t *fb);
  * Undoes the last finished call's change of r (a skipped optimizer step). Works once per call.
  *
  * @return DSCOMM_OK
- *         DSCOMM_ERR_BAD_STATE  nothing to undo (no call since creation, commit, reset, write, import
- *                               or rollback), or the object has shadow 0
+ *         DSCOMM_ERR_BAD_STATE  nothing to undo (no call since creation, commit, reset, write,
+ * import or rollback), or the object has shadow 0
  */
 DSCOMM_API dscomm_status_t dscomm_feedback_rollback(dscomm_feedback_t *fb);
 

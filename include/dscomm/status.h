@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Status codes. Zero is success, positive means "not yet", negative is an error. Values are part of
- * the ABI: they are only ever added. The text that names the thing, the value and what is allowed is
- * dscomm_last_error(); a code alone only says which kind of trouble it is.
+ * the ABI: they are only ever added. The text that names the thing, the value and what is allowed
+ * is dscomm_last_error(); a code alone only says which kind of trouble it is.
  */
 #ifndef DSCOMM_STATUS_H
 #define DSCOMM_STATUS_H

@@ -11,33 +11,33 @@
 #include "codec/codec.h"
 #include "codec/kernels.h"
 
-static size_t scales_bytes(const struct dscomm_codec *codec, size_t n)
+static size_t scales_bytes(const struct dsc_codec *codec, size_t n)
 {
     return dsc_round_up(dsc_ceil_div(n, codec->block) * sizeof(float), 16);
 }
 
-static size_t int8_message_bytes(const struct dscomm_codec *codec, size_t n)
+static size_t int8_message_bytes(const struct dsc_codec *codec, size_t n)
 {
     return scales_bytes(codec, n) + dsc_round_up(n, 16);
 }
 
-static float *scales_at(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first)
+static float *scales_at(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first)
 {
     return (float *)(void *)msg->bytes + first / codec->block;
 }
 
-static int8_t *codes_at(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first)
+static int8_t *codes_at(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first)
 {
     return (int8_t *)msg->bytes + scales_bytes(codec, msg->n) + first;
 }
 
-static void pad_message(const struct dscomm_codec *codec, const struct dsc_msg *msg)
+static void pad_message(const struct dsc_codec *codec, const struct dsc_msg *msg)
 {
     dsc_codec_pad(msg->bytes, dsc_ceil_div(msg->n, codec->block) * sizeof(float));
     dsc_codec_pad(msg->bytes + scales_bytes(codec, msg->n), msg->n);
 }
 
-static void int8_encode(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+static void int8_encode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                         size_t n, const float *x, float *decoded)
 {
     dsc_kernels_get()->int8_encode(codes_at(codec, msg, first), scales_at(codec, msg, first),
@@ -46,7 +46,7 @@ static void int8_encode(const struct dscomm_codec *codec, const struct dsc_msg *
         pad_message(codec, msg);
 }
 
-static void int8_encode_feedback(const struct dscomm_codec *codec, const struct dsc_msg *msg,
+static void int8_encode_feedback(const struct dsc_codec *codec, const struct dsc_msg *msg,
                                  size_t first, size_t n, const float *v, const float *r, float beta,
                                  float *r_out, int r_keep)
 {
@@ -57,15 +57,15 @@ static void int8_encode_feedback(const struct dscomm_codec *codec, const struct 
         pad_message(codec, msg);
 }
 
-static void int8_decode(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+static void int8_decode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                         size_t n, float *dst)
 {
     dsc_kernels_get()->int8_decode(dst, codes_at(codec, msg, first), scales_at(codec, msg, first),
                                    n, codec->block);
 }
 
-static void int8_decode_add(const struct dscomm_codec *codec, const struct dsc_msg *msg,
-                            size_t first, size_t n, float *acc)
+static void int8_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
+                            size_t n, float *acc)
 {
     dsc_kernels_get()->int8_decode_add(acc, codes_at(codec, msg, first),
                                        scales_at(codec, msg, first), n, codec->block);

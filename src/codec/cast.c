@@ -12,13 +12,13 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are little endian");
 
-static size_t wide_bytes(const struct dscomm_codec *codec, size_t n)
+static size_t wide_bytes(const struct dsc_codec *codec, size_t n)
 {
     (void)codec;
     return dsc_round_up(n * sizeof(float), 16);
 }
 
-static size_t half_bytes(const struct dscomm_codec *codec, size_t n)
+static size_t half_bytes(const struct dsc_codec *codec, size_t n)
 {
     (void)codec;
     return dsc_round_up(n * sizeof(uint16_t), 16);
@@ -47,7 +47,7 @@ static float power_of_two(int e)
 
 /* ---- fp32, and none where it is not resolved to a data type ---- */
 
-static void fp32_encode(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+static void fp32_encode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                         size_t n, const float *x, float *decoded)
 {
     const struct dsc_kernels *const k = dsc_kernels_get();
@@ -60,7 +60,7 @@ static void fp32_encode(const struct dscomm_codec *codec, const struct dsc_msg *
         dsc_codec_pad(msg->bytes, msg->n * sizeof(float));
 }
 
-static void fp32_decode(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+static void fp32_decode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                         size_t n, float *dst)
 {
     (void)codec;
@@ -69,7 +69,7 @@ static void fp32_decode(const struct dscomm_codec *codec, const struct dsc_msg *
 
 /* ---- fp16 ---- */
 
-static void fp16_decode(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+static void fp16_decode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                         size_t n, float *dst)
 {
     const struct dsc_kernels *const k = dsc_kernels_get();
@@ -93,7 +93,7 @@ static void fp16_store_scaled(uint16_t *dst, const float *x, float scale, size_t
     }
 }
 
-static void fp16_encode(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+static void fp16_encode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                         size_t n, const float *x, float *decoded)
 {
     if (msg->exponent == 0)
@@ -108,14 +108,14 @@ static void fp16_encode(const struct dscomm_codec *codec, const struct dsc_msg *
 
 /* ---- bf16 ---- */
 
-static void bf16_decode(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+static void bf16_decode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                         size_t n, float *dst)
 {
     (void)codec;
     dsc_kernels_get()->bf16_load(dst, half_at(msg, first), n);
 }
 
-static void bf16_encode(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+static void bf16_encode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                         size_t n, const float *x, float *decoded)
 {
     dsc_kernels_get()->bf16_store(half_at(msg, first), x, n);

@@ -29,25 +29,25 @@ struct dsc_codec_ops {
     const char *family; /* first word of the spec */
 
     /* Bytes of a message of n elements, a multiple of 16. */
-    size_t (*message_bytes)(const struct dscomm_codec *codec, size_t n);
+    size_t (*message_bytes)(const struct dsc_codec *codec, size_t n);
 
     /* x -> message; decoded (NULL allowed) gets D = decode(encode(x)). x may equal decoded. */
-    void (*encode)(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
-                   size_t n, const float *x, float *decoded);
+    void (*encode)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first, size_t n,
+                   const float *x, float *decoded);
 
     /*
      * A sender's step in one pass: x = v + beta*r, message = encode(x), r_out = x - D.
      * r_out == r is allowed (one vector). r_keep: 1 leaves r_out as r was wherever D is not finite
      * (for one vector, where the restore after decode has nothing to restore from).
      */
-    void (*encode_feedback)(const struct dscomm_codec *codec, const struct dsc_msg *msg,
-                            size_t first, size_t n, const float *v, const float *r, float beta,
-                            float *r_out, int r_keep);
+    void (*encode_feedback)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
+                            size_t n, const float *v, const float *r, float beta, float *r_out,
+                            int r_keep);
 
     /* message -> dst, NaN canonical; or acc += D, in one IEEE addition per element. */
-    void (*decode)(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
-                   size_t n, float *dst);
-    void (*decode_add)(const struct dscomm_codec *codec, const struct dsc_msg *msg, size_t first,
+    void (*decode)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first, size_t n,
+                   float *dst);
+    void (*decode_add)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                        size_t n, float *acc);
 };
 
@@ -59,10 +59,10 @@ extern const struct dsc_codec_ops dsc_codec_none, dsc_codec_fp32, dsc_codec_fp16
  * For formats without fused kernels: the two slots above, made of encode and decode, tile by tile.
  * tile_align must divide 256.
  */
-void dsc_codec_default_encode_feedback(const struct dscomm_codec *codec, const struct dsc_msg *msg,
+void dsc_codec_default_encode_feedback(const struct dsc_codec *codec, const struct dsc_msg *msg,
                                        size_t first, size_t n, const float *v, const float *r,
                                        float beta, float *r_out, int r_keep);
-void dsc_codec_default_decode_add(const struct dscomm_codec *codec, const struct dsc_msg *msg,
+void dsc_codec_default_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg,
                                   size_t first, size_t n, float *acc);
 
 /*
@@ -72,7 +72,7 @@ void dsc_codec_default_decode_add(const struct dscomm_codec *codec, const struct
 void dsc_codec_pad(uint8_t *part, size_t used_bytes);
 
 /* A parsed spec. */
-struct dscomm_codec {
+struct dsc_codec {
     const struct dsc_codec_ops *ops;
     char spec[64];       /* canonical text */
     uint32_t block;      /* elements per scale; 1 for casts */
@@ -83,10 +83,9 @@ struct dscomm_codec {
 };
 
 /* The codec that really runs: for `none` the cast to the data type, else the codec itself. */
-const struct dscomm_codec *dsc_codec_resolve(const struct dscomm_codec *codec,
-                                             dscomm_dtype_t dtype);
+const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype);
 
-static inline size_t dsc_codec_message_bytes(const struct dscomm_codec *codec, size_t n)
+static inline size_t dsc_codec_message_bytes(const struct dsc_codec *codec, size_t n)
 {
     return codec->ops->message_bytes(codec, n);
 }

@@ -20,7 +20,7 @@ static void store_kept(float *r_out, const float *r, const float *x, const float
         r_out[i] = isfinite(d[i]) ? x[i] : r[i];
 }
 
-void dsc_codec_default_encode_feedback(const struct dscomm_codec *codec, const struct dsc_msg *msg,
+void dsc_codec_default_encode_feedback(const struct dsc_codec *codec, const struct dsc_msg *msg,
                                        size_t first, size_t n, const float *v, const float *r,
                                        float beta, float *r_out, int r_keep)
 {
@@ -42,7 +42,7 @@ void dsc_codec_default_encode_feedback(const struct dscomm_codec *codec, const s
     }
 }
 
-void dsc_codec_default_decode_add(const struct dscomm_codec *codec, const struct dsc_msg *msg,
+void dsc_codec_default_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg,
                                   size_t first, size_t n, float *acc)
 {
     const struct dsc_kernels *const k = dsc_kernels_get();

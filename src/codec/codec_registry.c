@@ -24,7 +24,7 @@
 
 enum { CODEC_NONE, CODEC_FP32, CODEC_FP16, CODEC_BF16, CODEC_INT8 };
 
-static const struct dscomm_codec codecs[] = {
+static const struct dsc_codec codecs[] = {
     [CODEC_NONE] = CAST_ROW(none, true, true, 0.0),
     [CODEC_FP32] = CAST_ROW(fp32, false, true, 0.0),
     [CODEC_FP16] = CAST_ROW(fp16, false, false, 3e-4),
@@ -39,7 +39,7 @@ static const struct dscomm_codec codecs[] = {
 /* Texts that are understood but not canonical. */
 static const struct {
     const char *text;
-    const struct dscomm_codec *codec;
+    const struct dsc_codec *codec;
 } aliases[] = {
     { "int8:block=256", &codecs[CODEC_INT8] },
 };
@@ -50,7 +50,7 @@ static const char *const test_specs[] = {
 
 #define ALLOWED "none fp32 fp16 bf16 int8 int8:block=N, N one of 16 32 64 128 256"
 
-static const struct dscomm_codec *find(const char *spec)
+static const struct dsc_codec *find(const char *spec)
 {
     for (size_t i = 0; i < DSC_ARRAY_LEN(codecs); i++) {
         if (strcmp(spec, codecs[i].spec) == 0)
@@ -103,7 +103,7 @@ dscomm_status_t dscomm_codec_parse(const char *spec, const dscomm_codec_t **code
         return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is NULL; allowed: " ALLOWED,
                         spec == NULL ? "spec" : "output");
 
-    const struct dscomm_codec *const codec = find(spec);
+    const struct dsc_codec *const codec = find(spec);
 
     if (codec == NULL)
         return fail_unknown(spec);
@@ -195,7 +195,7 @@ dscomm_status_t dscomm_decode(const dscomm_codec_t *codec, float *dst, size_t n,
     return DSCOMM_OK;
 }
 
-const struct dscomm_codec *dsc_codec_resolve(const struct dscomm_codec *codec, dscomm_dtype_t dtype)
+const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype)
 {
     if (!codec->is_none)
         return codec;

@@ -16,8 +16,8 @@ static dscomm_status_t check_kinds(const struct dsc_call_args *a)
         return dsc_fail(DSCOMM_ERR_INVALID, "dtype %d, must be 0 (fp32), 1 (fp16) or 2 (bf16)",
                         (int)a->dtype);
     if ((unsigned)a->op > DSCOMM_MIN)
-        return dsc_fail(DSCOMM_ERR_INVALID,
-                        "op %d, must be 0 (sum), 1 (avg), 2 (max) or 3 (min)", (int)a->op);
+        return dsc_fail(DSCOMM_ERR_INVALID, "op %d, must be 0 (sum), 1 (avg), 2 (max) or 3 (min)",
+                        (int)a->op);
     if (a->feedback != NULL && a->op != DSCOMM_SUM && a->op != DSCOMM_AVG)
         return dsc_fail(DSCOMM_ERR_INVALID, "op %s has no error feedback; pass NULL",
                         dsc_op_name(a->op));
@@ -186,6 +186,7 @@ dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
     dscomm_status_t st;
     uint64_t start;
 
+    dsc_log_set_rank(comm->rank, comm->n_ranks);
     wait_for_turn(comm, ticket);
     start = dsc_now_ns();
     st = dsc_comm_check(comm);

@@ -118,8 +118,7 @@ static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap
 }
 
 static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
-                            const struct settings *s, bool preserve_input,
-                            dscomm_comm_t **comm_out)
+                            const struct settings *s, bool preserve_input, dscomm_comm_t **comm_out)
 {
     char text[512];
     const struct dsc_bootstrap_params params = { n_ranks, rank, s->timeout_ms, text };
@@ -129,6 +128,7 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
 
     if (comm == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator");
+    dsc_log_set_rank(rank, n_ranks);
     comm->n_ranks = n_ranks;
     comm->rank = rank;
     comm->timeout_ms = s->timeout_ms;

@@ -17,7 +17,7 @@ struct dsc_call_args {
     size_t count;
     dscomm_dtype_t dtype;
     dscomm_op_t op;
-    const struct dscomm_codec *codec;
+    const struct dsc_codec *codec;
     dscomm_feedback_t *feedback;
 };
 
@@ -26,7 +26,7 @@ struct dsc_shape {
     size_t count;
     dscomm_dtype_t dtype;
     dscomm_op_t op;
-    const struct dscomm_codec *codec;
+    const struct dsc_codec *codec;
     bool feedback;
 };
 
@@ -48,17 +48,17 @@ struct dscomm_comm {
     bool preserve_input;
     int *groups; /* [n_tiers][n_ranks] or NULL for flat */
     int n_tiers;
-    const struct dscomm_codec *tier_codecs[DSC_MAX_TIERS]; /* NULL: the call's */
+    const struct dsc_codec *tier_codecs[DSC_MAX_TIERS]; /* NULL: the call's */
     struct dsc_plan_entry plans[DSC_MAX_PLANS];
     int n_plans;
     struct dsc_plan_entry *last; /* used last, looked at first */
     void *saved_input;
     size_t saved_bytes;
-    uint32_t sequence;           /* of the next call on the wire */
+    uint32_t sequence;            /* of the next call on the wire */
     _Atomic uint32_t next_ticket; /* calls issued */
     _Atomic uint32_t serving;     /* ticket whose turn it is; futex word */
     _Atomic uint64_t calls, call_ns, plans_made;
-    _Atomic int failed;           /* dscomm_status_t of the first error */
+    _Atomic int failed; /* dscomm_status_t of the first error */
     char error_text[DSC_ERROR_TEXT_MAX];
 };
 
@@ -84,13 +84,13 @@ void dsc_comm_drop_plans(struct dscomm_comm *comm);
  * codecs: [n_tiers], NULL entries mean the call's.
  */
 dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers, const int *groups,
-                                   const struct dscomm_codec *const *codecs);
+                                   const struct dsc_codec *const *codecs);
 
 /* ---- mismatch.c ---- */
 
 /*
- * Compares two descriptors, "key=value key=value". Writes "ranks disagree on count: rank 0 has 1000,
- * rank 1 has 998; ..." and returns the number of fields that differ.
+ * Compares two descriptors, "key=value key=value". Writes "ranks disagree on count: rank 0 has
+ * 1000, rank 1 has 998; ..." and returns the number of fields that differ.
  */
 int dsc_describe_difference(const char *mine, int my_rank, const char *theirs, int their_rank,
                             char *text, size_t text_bytes);

@@ -66,11 +66,10 @@ int dsc_describe_difference(const char *mine, int my_rank, const char *theirs, i
             memcmp(value_of(&a), value_of(&b), (size_t)value_n(&a)) == 0)
             continue;
         if (used < text_bytes)
-            used += (size_t)snprintf(text + used, text_bytes - used,
-                                     "%s%.*s: rank %d has %.*s, rank %d has %.*s",
-                                     n == 0 ? "ranks disagree on " : "; ", (int)a.key_n, a.text,
-                                     my_rank, value_n(&a), value_of(&a), their_rank, value_n(&b),
-                                     value_of(&b));
+            used += (size_t)snprintf(
+                text + used, text_bytes - used, "%s%.*s: rank %d has %.*s, rank %d has %.*s",
+                n == 0 ? "ranks disagree on " : "; ", (int)a.key_n, a.text, my_rank, value_n(&a),
+                value_of(&a), their_rank, value_n(&b), value_of(&b));
         n++;
     }
     return n;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plans by shape. Algorithm and chunk follow from the shape and from settings that were compared at
- * rendezvous, so all ranks make the same plan in the same call. When the table is full the plan that
- * was used longest ago goes, also the same one everywhere.
+ * rendezvous, so all ranks make the same plan in the same call. When the table is full the plan
+ * that was used longest ago goes, also the same one everywhere.
  */
 #include "comm/comm.h"
 
@@ -58,7 +58,7 @@ static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *ent
     DSC_TRY(dsc_plan_build(&params, &entry->plan));
     DSC_TRY(dsc_exec_prepare(comm->exec, entry->plan, &entry->run));
     atomic_fetch_add(&comm->plans_made, 1);
-    dsc_log_info(PLAN, "rank %d: %s", comm->rank, entry->plan->explain);
+    dsc_log_info(PLAN, "%s", entry->plan->explain);
     return DSCOMM_OK;
 }
 
@@ -95,7 +95,7 @@ dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *
     }
     if (entry == NULL) {
         entry = free_entry(comm);
-        comm->last = NULL; /* until the plan is complete */
+        comm->last = NULL;  /* until the plan is complete */
         *entry_out = entry; /* its descriptor explains a mismatch even when connecting fails */
         DSC_TRY(make(comm, entry, shape));
     }
@@ -114,7 +114,7 @@ void dsc_comm_drop_plans(struct dscomm_comm *comm)
 }
 
 dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers, const int *groups,
-                                   const struct dscomm_codec *const *codecs)
+                                   const struct dsc_codec *const *codecs)
 {
     const size_t n = (size_t)n_tiers * (size_t)comm->n_ranks;
 

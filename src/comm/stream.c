@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An ordered queue of calls and the thread that runs them. One producer, one consumer: `tail` counts
- * calls added, `head` calls finished, both futex words.
+ * An ordered queue of calls and the thread that runs them. One producer, one consumer: `tail`
+ * counts calls added, `head` calls finished, both futex words.
  */
 #include "comm/comm.h"
 

@@ -2,8 +2,8 @@
 /*
  * The one equation of error feedback, for every role and codec, each operation rounded separately:
  *     x = v + beta*r;  y = x, or x/A at the final encode of AVG;  D = decode(encode(y))
- *     a sender keeps r' = x - D;  the final owner keeps r' = x - A*o, o = D rounded to the output type
- * An element whose A*o is not finite keeps the r it had before the call, on every rank.
+ *     a sender keeps r' = x - D;  the final owner keeps r' = x - A*o, o = D rounded to the output
+ * type An element whose A*o is not finite keeps the r it had before the call, on every rank.
  */
 #include "exec/compute.h"
 
@@ -41,8 +41,8 @@ static struct tiles split_scratch(const struct dsc_compute *ctx, float *scratch)
 {
     const size_t n = tile_elems(ctx->plan);
 
-    return (struct tiles){ n, scratch, scratch + n, scratch + 2 * n, scratch + 3 * n,
-                           scratch + 4 * n };
+    return (
+        struct tiles){ n, scratch, scratch + n, scratch + 2 * n, scratch + 3 * n, scratch + 4 * n };
 }
 
 /* `none` leaves a residual alone that is known to be zero: else -0 would become +0. */
@@ -55,8 +55,8 @@ void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
     ctx->gather = gather;
     ctx->ranks = plan->params.op == DSCOMM_AVG ? (float)plan->params.n_ranks : 1.0f;
     for (int t = 0; t < plan->params.n_tiers; t++)
-        ctx->idle[t] = !call->feedback ||
-                       (call->residual.known_zero && plan->params.codecs[t]->is_none);
+        ctx->idle[t] =
+            !call->feedback || (call->residual.known_zero && plan->params.codecs[t]->is_none);
 }
 
 bool dsc_compute_writes_residual(const struct dsc_compute *ctx)
@@ -155,7 +155,7 @@ static const float *store_output(const struct dsc_compute *ctx, size_t at, const
 static void encode_plain(const struct dsc_compute *ctx, const struct dsc_op *op,
                          const struct dsc_msg *msg, const struct tiles *t)
 {
-    const struct dscomm_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
 
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i);
@@ -167,7 +167,7 @@ static void encode_plain(const struct dsc_compute *ctx, const struct dsc_op *op,
 static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc_op *op,
                                  const struct dsc_msg *msg, const struct tiles *t)
 {
-    const struct dscomm_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     const struct dsc_residual *r = &ctx->call->residual;
     const bool direct = r->type == DSCOMM_RESIDUAL_FP32;
 
@@ -214,7 +214,7 @@ static void combine(const struct dsc_compute *ctx, float *acc, const float *x, s
     }
 }
 
-static void combine_message(const struct dsc_compute *ctx, const struct dscomm_codec *codec,
+static void combine_message(const struct dsc_compute *ctx, const struct dsc_codec *codec,
                             const struct dsc_msg *msg, size_t first, size_t n, float *acc,
                             float *tile)
 {
@@ -230,7 +230,7 @@ static void combine_message(const struct dsc_compute *ctx, const struct dscomm_c
 static void sum_tile(const struct dsc_compute *ctx, const struct dsc_op *op,
                      const uint8_t *const *msgs, size_t first, size_t n, const struct tiles *t)
 {
-    const struct dscomm_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     const int n_values = (int)op->n_recvs + 1;
     uint32_t next = 0;
 
@@ -289,7 +289,7 @@ static size_t compute_final(const struct dsc_compute *ctx, const struct dsc_op *
                             const uint8_t *const *msgs, uint8_t *out, const struct tiles *t)
 {
     const struct dsc_kernels *k = dsc_kernels_get();
-    const struct dscomm_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     const struct dsc_msg msg = { out, op->n, op->exponent };
     size_t n_bad = 0;
 
@@ -320,7 +320,7 @@ static size_t compute_final(const struct dsc_compute *ctx, const struct dsc_op *
 static size_t compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op,
                              const uint8_t *const *msgs, const struct tiles *t)
 {
-    const struct dscomm_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     const bool direct = ctx->plan->params.dtype == DSCOMM_FLOAT32;
     const struct dsc_msg msg = { (uint8_t *)msgs[0], op->n, op->exponent };
     size_t n_bad = 0;
@@ -387,7 +387,7 @@ static size_t compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op
                           const uint8_t *const *msgs, const struct tiles *t)
 {
     const struct dsc_kernels *k = dsc_kernels_get();
-    const struct dscomm_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     size_t n_bad = 0;
 
     for (size_t i = 0; i < op->n; i += t->elems) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arithmetic of one plan operation, on memory that the host executor hands in. Walks the span in
- * tiles that stay in L1, so sum, residual, encode, decode and rounding are one pass over memory.
+ * The arithmetic of one plan operation, on memory that the host executor hands in. Walks the span
+ * in tiles that stay in L1, so sum, residual, encode, decode and rounding are one pass over memory.
  */
 #ifndef DSC_COMPUTE_H
 #define DSC_COMPUTE_H
@@ -23,8 +23,8 @@ struct dsc_compute {
     const struct dsc_call *call;
     float *partial;
     uint8_t *gather;
-    float ranks;                /* A: number of ranks for AVG, else 1 */
-    bool idle[DSC_MAX_TIERS];   /* residual neither read nor written at this tier */
+    float ranks;              /* A: number of ranks for AVG, else 1 */
+    bool idle[DSC_MAX_TIERS]; /* residual neither read nor written at this tier */
 };
 
 #define DSC_SCRATCH_TILES 5
@@ -44,8 +44,8 @@ bool dsc_compute_writes_residual(const struct dsc_compute *ctx);
  * @param scratch [dsc_compute_scratch_floats()] 64-byte aligned, overwritten.
  * @return        Output elements of the span that are not finite.
  *
- * Threads: different operations at the same time, each with its scratch. The caller's floating-point
- *          environment must be the default one (dsc_fp_enter()).
+ * Threads: different operations at the same time, each with its scratch. The caller's
+ * floating-point environment must be the default one (dsc_fp_enter()).
  */
 size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
                       const uint8_t *const *msgs, uint8_t *out, float *scratch);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Walks a plan's operations. An operation starts as soon as what it depends on is computed, what it
- * receives has arrived, and what it sends has a free slot; operations may overtake each other within
- * a look-ahead, because slots are numbered. One thread moves messages; it computes too, unless there
- * are workers.
+ * receives has arrived, and what it sends has a free slot; operations may overtake each other
+ * within a look-ahead, because slots are numbered. One thread moves messages; it computes too,
+ * unless there are workers.
  *
  * An operation that both receives and sends must not hold received messages while it waits for a
  * slot (that could deadlock): it then computes into a staging buffer. See plan.c for the proof.
@@ -19,9 +19,9 @@
 #define WAIT_SLICE_NS 50000000u /* longest sleep; deadline and abort are looked at between */
 
 enum op_state {
-    OP_WAITING,  /* for messages, slots, other operations */
-    OP_RUNNING,  /* being computed by a worker */
-    OP_SENDING,  /* computed, still has messages to post */
+    OP_WAITING, /* for messages, slots, other operations */
+    OP_RUNNING, /* being computed by a worker */
+    OP_SENDING, /* computed, still has messages to post */
     OP_DONE,
 };
 
@@ -38,19 +38,19 @@ struct dsc_exec_run {
     struct dsc_exec *exec;
     const struct dscomm_plan *plan;
     struct dsc_compute compute;
-    struct dsc_conn **conns;          /* [n_peers] */
-    uint64_t *tx_base, *rx_base;      /* [n_peers] number of this call's first message */
-    uint8_t *state;                   /* [n_ops] enum op_state */
-    _Atomic uint8_t *computed;        /* [n_ops] set by workers */
-    uint8_t **bytes;                  /* [n_ops] message that the op encodes */
-    const uint8_t **payloads;         /* [n_recvs] arrived messages */
-    uint8_t *posted;                  /* [n_sends] */
+    struct dsc_conn **conns;     /* [n_peers] */
+    uint64_t *tx_base, *rx_base; /* [n_peers] number of this call's first message */
+    uint8_t *state;              /* [n_ops] enum op_state */
+    _Atomic uint8_t *computed;   /* [n_ops] set by workers */
+    uint8_t **bytes;             /* [n_ops] message that the op encodes */
+    const uint8_t **payloads;    /* [n_recvs] arrived messages */
+    uint8_t *posted;             /* [n_sends] */
     float *partial;
     uint8_t *gather;
-    uint8_t *staging;                 /* [n_staging] of staging_stride bytes */
+    uint8_t *staging; /* [n_staging] of staging_stride bytes */
     size_t staging_stride;
-    uint8_t *staging_used;            /* [n_staging] */
-    int16_t *op_staging;              /* [n_ops] buffer in use, -1 none */
+    uint8_t *staging_used; /* [n_staging] */
+    int16_t *op_staging;   /* [n_ops] buffer in use, -1 none */
     uint32_t first, n_done, n_running, sequence, look_ahead;
     bool use_workers;
     int bad_rank;
@@ -341,8 +341,7 @@ static bool place_message(struct dsc_exec_run *run, uint32_t op_index, bool may_
     run->op_staging[op_index] = (int16_t)take_staging(run);
     if (run->op_staging[op_index] < 0)
         return false;
-    run->bytes[op_index] =
-        run->staging + (size_t)run->op_staging[op_index] * run->staging_stride;
+    run->bytes[op_index] = run->staging + (size_t)run->op_staging[op_index] * run->staging_stride;
     return true;
 }
 
@@ -498,8 +497,9 @@ static dscomm_status_t deadline_passed(struct dsc_exec_run *run)
 {
     const int peer = dsc_exec_missing_rank(run);
 
-    return dsc_fail(DSCOMM_ERR_TIMEOUT, "rank %d: waited %.1f s for rank %d (%s) in call %u, %u of "
-                                        "%u operations done",
+    return dsc_fail(DSCOMM_ERR_TIMEOUT,
+                    "rank %d: waited %.1f s for rank %d (%s) in call %u, %u of "
+                    "%u operations done",
                     run->plan->params.rank, run->exec->params.timeout_ms / 1e3, peer,
                     dsc_net_transport_name(run->exec->net, peer), run->sequence, run->n_done,
                     run->plan->n_ops);
@@ -515,7 +515,8 @@ static void wait_for_something(struct dsc_exec_run *run, uint32_t jobs_done)
             dsc_workers_wait(exec->workers, jobs_done, 200000);
         return;
     }
-    dsc_net_wait(exec->net, dsc_min_u64(WAIT_SLICE_NS, (uint64_t)exec->params.timeout_ms * 1000000));
+    dsc_net_wait(exec->net,
+                 dsc_min_u64(WAIT_SLICE_NS, (uint64_t)exec->params.timeout_ms * 1000000));
 }
 
 static bool anything_unsent(const struct dsc_exec_run *run)

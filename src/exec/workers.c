@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The job ring. `tail` counts jobs added, `head` jobs taken: whoever moves head from i to i + 1 owns
- * job i. The producer never has more than max_jobs open, so a slot is not reused before it is taken.
+ * The job ring. `tail` counts jobs added, `head` jobs taken: whoever moves head from i to i + 1
+ * owns job i. The producer never has more than max_jobs open, so a slot is not reused before it is
+ * taken.
  */
 #include "exec/workers.h"
 

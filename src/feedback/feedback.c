@@ -16,7 +16,7 @@ struct dscomm_feedback {
     int parity;       /* current vector */
     bool known_zero;
     bool can_roll_back;
-    bool last_wrote;  /* the last call swapped the vectors */
+    bool last_wrote; /* the last call swapped the vectors */
 };
 
 /* Export: this header, then count little-endian float32. */
@@ -255,7 +255,8 @@ static dscomm_status_t check_span(const dscomm_feedback_t *fb, size_t first, siz
     return DSCOMM_OK;
 }
 
-dscomm_status_t dscomm_feedback_read(const dscomm_feedback_t *fb, size_t first, size_t n, float *dst)
+dscomm_status_t dscomm_feedback_read(const dscomm_feedback_t *fb, size_t first, size_t n,
+                                     float *dst)
 {
     DSC_TRY(check_span(fb, first, n, dst));
     for (size_t i = 0; i < n; i++)
@@ -361,7 +362,8 @@ dscomm_status_t dscomm_feedback_import(dscomm_feedback_t *fb, const void *src, s
     for (size_t i = 0; i < fb->count; i++) {
         float value;
 
-        memcpy(&value, (const unsigned char *)src + sizeof(struct export_header) + i * sizeof(value),
+        memcpy(&value,
+               (const unsigned char *)src + sizeof(struct export_header) + i * sizeof(value),
                sizeof(value));
         put(fb, current(fb), i, value);
     }

@@ -10,11 +10,12 @@
 
 /* A call's view. in == out when the object has one vector (shadow 0). */
 struct dsc_residual {
-    const void *in;  /* [count] float32 or bf16 bits */
+    const void *in; /* [count] float32 or bf16 bits */
     void *out;
     dscomm_residual_type_t type;
     float beta;
-    bool known_zero; /* created or reset and not written since: `none` neither reads nor writes it */
+    bool
+        known_zero; /* created or reset and not written since: `none` neither reads nor writes it */
 };
 
 /* Borrowed until finish or the end of the failed call. */

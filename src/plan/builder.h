@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private to src/plan: how the algorithms hand operations to plan.c. An algorithm adds operations
- * and, after each, its receives, sends and dependencies. Messages carry a key that both ends compute
- * alike; per connection they are numbered in the order of their keys.
+ * and, after each, its receives, sends and dependencies. Messages carry a key that both ends
+ * compute alike; per connection they are numbered in the order of their keys.
  */
 #ifndef DSC_PLAN_BUILDER_H
 #define DSC_PLAN_BUILDER_H

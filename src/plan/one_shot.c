@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One-shot: one lossy step, for small vectors. Every rank's codes reach every rank, which sums all
- * decoded vectors in rank order. Up to 8 ranks each sends to each. Above, Bruck's pattern: in step t
- * a rank passes on all it has to the rank 2^t below, so that a message crosses at most ceil(log2 n)
- * links and a rank talks to ceil(log2 n) others each way.
+ * decoded vectors in rank order. Up to 8 ranks each sends to each. Above, Bruck's pattern: in step
+ * t a rank passes on all it has to the rank 2^t below, so that a message crosses at most ceil(log2
+ * n) links and a rank talks to ceil(log2 n) others each way.
  *
  * On the wire the stage is the step and the chunk is chunk * n_ranks + origin.
  */

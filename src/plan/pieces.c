@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tree of groups as a flat list of stages. Every rank builds the whole list, because the order
- * of messages follows from stages of other ranks too. Walks the groups bottom up: a node's result is
- * its list of pieces (span, owner, stage that made it); joining nodes cuts their common refinement
- * again among the owners.
+ * of messages follows from stages of other ranks too. Walks the groups bottom up: a node's result
+ * is its list of pieces (span, owner, stage that made it); joining nodes cuts their common
+ * refinement again among the owners.
  */
 #include "plan/builder.h"
 
@@ -104,8 +104,7 @@ static bool join_span(struct dsc_tree *tree, const struct node *nodes, int n_nod
 {
     const int first = tree->n_members;
 
-    if (!dsc_grow((void **)&tree->members, (size_t)first, (size_t)n_nodes,
-                  sizeof(*tree->members)))
+    if (!dsc_grow((void **)&tree->members, (size_t)first, (size_t)n_nodes, sizeof(*tree->members)))
         return false;
     for (int i = 0; i < n_nodes; i++) {
         const struct piece *below = piece_at(&nodes[i], start);
@@ -215,13 +214,12 @@ static bool join_tier(const struct dsc_plan_params *params, struct dsc_tree *tre
 
         if (nodes[i].pieces == NULL) /* already joined */
             continue;
-        group = params->groups == NULL ? 0
-                                       : params->groups[tier * params->n_ranks + nodes[i].min_leaf];
+        group =
+            params->groups == NULL ? 0 : params->groups[tier * params->n_ranks + nodes[i].min_leaf];
         for (int k = i; k < *n_nodes; k++) {
-            const int other =
-                params->groups == NULL
-                    ? 0
-                    : params->groups[tier * params->n_ranks + nodes[k].min_leaf];
+            const int other = params->groups == NULL
+                                  ? 0
+                                  : params->groups[tier * params->n_ranks + nodes[k].min_leaf];
 
             if (nodes[k].pieces == NULL || other != group)
                 continue;
@@ -240,17 +238,17 @@ static dscomm_status_t check_groups(const struct dsc_plan_params *params)
     const int n = params->n_ranks;
 
     if (params->groups == NULL)
-        return params->n_tiers == 1 ? DSCOMM_OK
-                                    : dsc_fail(DSCOMM_ERR_INVALID, "%d tiers without groups",
-                                               params->n_tiers);
+        return params->n_tiers == 1
+                   ? DSCOMM_OK
+                   : dsc_fail(DSCOMM_ERR_INVALID, "%d tiers without groups", params->n_tiers);
     for (int t = 1; t < params->n_tiers; t++)
         for (int r = 0; r < n; r++)
             for (int q = 0; q < r; q++)
                 if (params->groups[(t - 1) * n + q] == params->groups[(t - 1) * n + r] &&
                     params->groups[t * n + q] != params->groups[t * n + r])
                     return dsc_fail(DSCOMM_ERR_INVALID,
-                                    "ranks %d and %d share a group of tier %d but not of tier %d", q,
-                                    r, t - 1, t);
+                                    "ranks %d and %d share a group of tier %d but not of tier %d",
+                                    q, r, t - 1, t);
     for (int r = 1; r < n; r++)
         if (params->groups[(params->n_tiers - 1) * n + r] !=
             params->groups[(params->n_tiers - 1) * n])

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From an algorithm's draft to a plan: operations in an order that cannot deadlock, messages numbered
- * per connection, the buffers that are needed, and the texts.
+ * From an algorithm's draft to a plan: operations in an order that cannot deadlock, messages
+ * numbered per connection, the buffers that are needed, and the texts.
  *
- * Why no window deadlocks: take the smallest key of a message that was not released by its receiver.
- * All its sender needs has smaller keys, so it is sent. The receiver's operation may also have to
- * send; if a window is full then it computes into a staging buffer and releases what it received.
- * It is among the first n_staging unfinished operations of that kind, because all before it have a
- * smaller receive key and a larger send key, and n_staging is the most such intervals at one point.
+ * Why no window deadlocks: take the smallest key of a message that was not released by its
+ * receiver. All its sender needs has smaller keys, so it is sent. The receiver's operation may also
+ * have to send; if a window is full then it computes into a staging buffer and releases what it
+ * received. It is among the first n_staging unfinished operations of that kind, because all before
+ * it have a smaller receive key and a larger send key, and n_staging is the most such intervals at
+ * one point.
  */
 #include "plan/builder.h"
 
@@ -47,8 +48,9 @@ uint32_t dsc_builder_op(struct dsc_builder *b, const struct dsc_op *op, uint64_t
     b->failed = b->failed || !dsc_grow((void **)&b->ops, id, 1, sizeof(*b->ops));
     if (b->failed)
         return 0;
-    b->ops[id] =
-        (struct dsc_draft_op){ .op = *op, .key = key, .send_key = key, .rotation = rotation, .id = id };
+    b->ops[id] = (struct dsc_draft_op){
+        .op = *op, .key = key, .send_key = key, .rotation = rotation, .id = id
+    };
     b->ops[id].op.first_recv = b->n_recvs;
     b->ops[id].op.first_send = b->n_sends;
     b->ops[id].op.first_dep = b->n_deps;
@@ -113,7 +115,8 @@ static int compare_draft_msg(const void *a, const void *b)
 static bool number_messages(const struct dscomm_plan *plan, struct dsc_draft_msg *msgs, uint32_t n,
                             uint32_t *counts)
 {
-    struct dsc_draft_msg **order = dsc_calloc(DSC_MEM_PLAN, (size_t)n + 1, sizeof(struct dsc_draft_msg *));
+    struct dsc_draft_msg **order =
+        dsc_calloc(DSC_MEM_PLAN, (size_t)n + 1, sizeof(struct dsc_draft_msg *));
     uint32_t conn = 0;
 
     if (order == NULL)
@@ -160,7 +163,8 @@ static bool find_peers(struct dsc_builder *b)
 static int compare_draft_op(const void *a, const void *b)
 {
     const struct dsc_draft_op *x = a, *y = b;
-    const uint64_t kx = x->key >> 16, ky = y->key >> 16; /* without the chunk: rotation comes first */
+    const uint64_t kx = x->key >> 16,
+                   ky = y->key >> 16; /* without the chunk: rotation comes first */
 
     if (kx != ky)
         return kx < ky ? -1 : 1;
@@ -249,7 +253,8 @@ static bool assemble(struct dsc_builder *b)
     if (!find_peers(b) || !number_messages(b->plan, b->recvs, b->n_recvs, b->plan->n_rx) ||
         !number_messages(b->plan, b->sends, b->n_sends, b->plan->n_tx))
         return false;
-    qsort(b->ops, b->n_ops, sizeof(*b->ops), compare_draft_op);
+    if (b->n_ops > 0)
+        qsort(b->ops, b->n_ops, sizeof(*b->ops), compare_draft_op);
     return count_staging(b) && copy_out(b);
 }
 

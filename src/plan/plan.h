@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plan is a collective compiled once for one shape and one rank: an array of operations over fixed
- * spans, each of which receives some fixed-size messages, computes, and sends one message to some
- * peers. Executors only walk the array. Everything here is a pure function of plan parameters that
- * are equal on all ranks, so all ranks build matching plans without talking.
+ * A plan is a collective compiled once for one shape and one rank: an array of operations over
+ * fixed spans, each of which receives some fixed-size messages, computes, and sends one message to
+ * some peers. Executors only walk the array. Everything here is a pure function of plan parameters
+ * that are equal on all ranks, so all ranks build matching plans without talking.
  *
  *   pieces.c    who owns which span at which tier (the tree of groups)
  *   two_shot.c  reduce-scatter up the tiers, one final encode, the same bytes forwarded down
@@ -16,10 +16,10 @@
 #include "codec/codec.h"
 
 #define DSC_MAX_TIERS 8
-#define DSC_PIECE_ALIGN 256    /* cuts are multiples of this from the piece's start */
-#define DSC_VIRTUAL_TIER 32    /* more members than this become rows and columns */
-#define DSC_MAX_CHUNKS 65535   /* per stage: the header counts chunks in 16 bits */
-#define DSC_BRUCK_RANKS 8      /* one-shot with more ranks forwards messages */
+#define DSC_PIECE_ALIGN 256  /* cuts are multiples of this from the piece's start */
+#define DSC_VIRTUAL_TIER 32  /* more members than this become rows and columns */
+#define DSC_MAX_CHUNKS 65535 /* per stage: the header counts chunks in 16 bits */
+#define DSC_BRUCK_RANKS 8    /* one-shot with more ranks forwards messages */
 
 enum dsc_algorithm { DSC_ALG_LOCAL, DSC_ALG_ONE_SHOT, DSC_ALG_TWO_SHOT };
 
@@ -37,7 +37,7 @@ struct dsc_plan_params {
      * t - 1 (ranks, for t = 0) that have the same number. The last tier has one group. NULL: flat.
      */
     const int *groups;
-    const struct dscomm_codec *codecs[DSC_MAX_TIERS]; /* per tier, as the caller named them */
+    const struct dsc_codec *codecs[DSC_MAX_TIERS]; /* per tier, as the caller named them */
 };
 
 /* ---- pieces.c: the tree ---- */
@@ -46,10 +46,10 @@ struct dsc_plan_params {
 struct dsc_stage {
     size_t start, end;
     int owner;
-    int tier;        /* 0: fastest; selects the codec */
-    int level;       /* 2*tier + 1, or 2*tier for the rows of a virtual tier */
-    int join;        /* stages with the same number cut the vector among the same ranks */
-    int n_members;   /* 1: nothing is sent */
+    int tier;         /* 0: fastest; selects the codec */
+    int level;        /* 2*tier + 1, or 2*tier for the rows of a virtual tier */
+    int join;         /* stages with the same number cut the vector among the same ranks */
+    int n_members;    /* 1: nothing is sent */
     int first_member; /* in members, ascending global rank */
 };
 
@@ -93,7 +93,7 @@ enum dsc_op_kind {
 
 /* One message of this rank within a call. `index` counts per connection and direction from 0. */
 struct dsc_plan_msg {
-    uint32_t conn;  /* index in plan->peers */
+    uint32_t conn; /* index in plan->peers */
     uint32_t index;
     uint32_t bytes; /* payload */
     uint16_t stage, chunk;
@@ -105,42 +105,42 @@ struct dsc_plan_msg {
 
 struct dsc_op {
     enum dsc_op_kind kind;
-    int tier;                /* codec */
-    int exponent;            /* of the message it encodes or decodes */
-    int own_at;              /* REDUCE, FINAL, SUM: place of the own value in the order of summing */
+    int tier;     /* codec */
+    int exponent; /* of the message it encodes or decodes */
+    int own_at;   /* REDUCE, FINAL, SUM: place of the own value in the order of summing */
     size_t own_start, own_end; /* SUM: part of the span whose output rounding this rank keeps */
-    size_t start;            /* span in the vector */
-    uint32_t n;              /* elements */
-    uint32_t msg_bytes;      /* of the message it sends or keeps */
-    size_t own_partial;      /* offset of the own value in the partial buffer; DSC_NO_BUFFER: input */
-    size_t out_partial;      /* REDUCE: offset of the result */
-    size_t keep;             /* ENCODE, GATHER: offset in the gather buffer */
+    size_t start;              /* span in the vector */
+    uint32_t n;                /* elements */
+    uint32_t msg_bytes;        /* of the message it sends or keeps */
+    size_t own_partial; /* offset of the own value in the partial buffer; DSC_NO_BUFFER: input */
+    size_t out_partial; /* REDUCE: offset of the result */
+    size_t keep;        /* ENCODE, GATHER: offset in the gather buffer */
     uint32_t first_recv, n_recvs; /* in plan->recvs, in the order of summing */
     uint32_t first_send, n_sends; /* in plan->sends */
     uint32_t first_dep, n_deps;   /* in plan->deps: ops that must be done */
 };
 
 struct dscomm_plan {
-    struct dsc_plan_params params; /* groups is not kept */
-    const struct dscomm_codec *codecs[DSC_MAX_TIERS]; /* resolved for the data type */
-    char *descriptor;     /* "count=1000 dtype=fp32 ...": what all ranks must agree on */
-    uint64_t hash;        /* of the descriptor */
-    char *explain;        /* one line for people */
-    size_t chunk_elems;   /* used */
+    struct dsc_plan_params params;                 /* groups is not kept */
+    const struct dsc_codec *codecs[DSC_MAX_TIERS]; /* resolved for the data type */
+    char *descriptor;   /* "count=1000 dtype=fp32 ...": what all ranks must agree on */
+    uint64_t hash;      /* of the descriptor */
+    char *explain;      /* one line for people */
+    size_t chunk_elems; /* used */
     int n_peers;
-    int *peers;           /* ranks this plan has connections to, ascending */
+    int *peers;            /* ranks this plan has connections to, ascending */
     uint32_t *n_tx, *n_rx; /* [n_peers] messages per call */
-    struct dsc_op *ops;   /* in the order that never deadlocks */
+    struct dsc_op *ops;    /* in the order that never deadlocks */
     uint32_t n_ops;
     struct dsc_plan_msg *recvs, *sends;
     uint32_t n_recvs, n_sends;
     uint32_t *deps;
     uint32_t n_deps;
     size_t max_msg_bytes;
-    size_t partial_elems; /* float32 partial sums */
-    size_t gather_bytes;  /* one-shot: kept messages, [chunk][rank] */
-    size_t gather_stride; /* bytes of one kept message's place */
-    uint32_t n_staging;   /* buffers of max_msg_bytes that make any window free of deadlock */
+    size_t partial_elems;      /* float32 partial sums */
+    size_t gather_bytes;       /* one-shot: kept messages, [chunk][rank] */
+    size_t gather_stride;      /* bytes of one kept message's place */
+    uint32_t n_staging;        /* buffers of max_msg_bytes that make any window free of deadlock */
     uint64_t payload_tx_bytes; /* per call */
 };
 

@@ -2,8 +2,8 @@
 /*
  * Two-shot over any number of tiers. Up: each rank sends each piece to its owner in its group, the
  * owner sums and becomes the sender in the tier above. The final owner encodes the sum once and
- * those bytes travel down unchanged: whoever owned a piece below forwards them to its members. So an
- * element has exactly one lossy role per rank, and all ranks decode the same bytes.
+ * those bytes travel down unchanged: whoever owned a piece below forwards them to its members. So
+ * an element has exactly one lossy role per rank, and all ranks decode the same bytes.
  *
  * Stage numbers on the wire: a stage's level going up, 4*n_tiers - 1 - level going down.
  */
@@ -15,14 +15,14 @@ struct walk {
     struct dsc_builder *b;
     const struct dsc_plan_params *params;
     struct dsc_tree tree;
-    size_t chunk;         /* elements */
-    uint32_t *position;   /* of each chunk of each stage, see first_chunk */
+    size_t chunk;          /* elements */
+    uint32_t *position;    /* of each chunk of each stage, see first_chunk */
     uint32_t *first_chunk; /* [n_stages] index in position */
-    uint32_t *base;       /* [n_stages] number of the stage's chunk 0 on the wire */
-    int *real;            /* [n_stages] of mine: stage whose REDUCE made the sum; -1: input */
-    uint32_t *first_op;   /* [n_stages] of mine: id of the REDUCE of chunk 0 */
-    size_t *partial;      /* [n_stages] of mine: place of the sum in the partial buffer */
-    bool *is_final;       /* [n_stages] */
+    uint32_t *base;        /* [n_stages] number of the stage's chunk 0 on the wire */
+    int *real;             /* [n_stages] of mine: stage whose REDUCE made the sum; -1: input */
+    uint32_t *first_op;    /* [n_stages] of mine: id of the REDUCE of chunk 0 */
+    size_t *partial;       /* [n_stages] of mine: place of the sum in the partial buffer */
+    bool *is_final;        /* [n_stages] */
 };
 
 static uint32_t n_chunks(const struct walk *w, const struct dsc_stage *s)
@@ -87,8 +87,8 @@ static uint32_t chunk_position(const struct walk *w, const struct dsc_stage *s, 
         if (below < 0)
             continue;
         from = &w->tree.stages[below];
-        last = w->position[w->first_chunk[below] +
-                           (chunk_end(w, s, c) - 1 - from->start) / w->chunk];
+        last =
+            w->position[w->first_chunk[below] + (chunk_end(w, s, c) - 1 - from->start) / w->chunk];
         last += from->n_members > 1 ? DSC_STAGE_LAG : 0;
         position = last > position ? last : position;
     }

@@ -2,15 +2,16 @@
 /*
  * Moving fixed-size messages between ranks. Layers in this folder:
  *   netif.c      which address to use            handshake.c  peers prove the key to each other
- *   bootstrap.c  unique id, rendezvous, table    net.c        a rank's endpoint: listener, links, waiting
- *   ring.c       slots and doorbells in memory   {tcp,shm,loopback}.c   the ops tables
+ *   bootstrap.c  unique id, rendezvous, table    net_*.c      a rank's endpoint
+ *   ring.c       slots and doorbells in memory   control.c    errors and ends of a pair
+ *   {loopback,shm,tcp}.c   the ops tables
  *
- * A connection carries messages in one order per direction, numbered from 0 for its whole life. Each
- * side has a ring of n_slots slots per direction. The sender takes the slot of message i as soon as
- * the receiver has released message i - n_slots, fills the payload in place and posts it; the
- * receiver reads message i in place and releases it. Slots may be posted and released out of order
- * within the window. Only the thread that runs a call touches an endpoint; payload memory may be
- * filled or read by others.
+ * A connection carries messages in one order per direction, numbered from 0 for its whole life.
+ * Each side has a ring of n_slots slots per direction. The sender takes the slot of message i as
+ * soon as the receiver has released message i - n_slots, fills the payload in place and posts it;
+ * the receiver reads message i in place and releases it. Slots may be posted and released out of
+ * order within the window. Only the thread that runs a call touches an endpoint; payload memory may
+ * be filled or read by others.
  */
 #ifndef DSC_TRANSPORT_H
 #define DSC_TRANSPORT_H
@@ -29,14 +30,14 @@ enum dsc_msg_kind { DSC_MSG_DATA = 1, DSC_MSG_ERROR = 2 };
 struct dsc_header {
     uint16_t magic;
     uint8_t version;
-    uint8_t kind;          /* enum dsc_msg_kind */
-    uint32_t sequence;     /* call number on the communicator */
-    uint64_t descriptor;   /* hash of the call's descriptor text */
+    uint8_t kind;        /* enum dsc_msg_kind */
+    uint32_t sequence;   /* call number on the communicator */
+    uint64_t descriptor; /* hash of the call's descriptor text */
     uint16_t chunk;
     uint16_t stage;
     uint32_t payload_bytes;
-    uint32_t note;         /* about the sender's previous call; merged by field-wise maximum */
-    uint32_t crc;          /* CRC32C of the header with this field 0, then the payload; 0: off */
+    uint32_t note; /* about the sender's previous call; merged by field-wise maximum */
+    uint32_t crc;  /* CRC32C of the header with this field 0, then the payload; 0: off */
 };
 _Static_assert(sizeof(struct dsc_header) == DSC_HEADER_BYTES, "wire header has 32 bytes");
 
@@ -46,11 +47,11 @@ _Static_assert(sizeof(struct dsc_header) == DSC_HEADER_BYTES, "wire header has 3
 #define DSC_ADDR_BYTES 32
 
 struct dsc_peer_info {
-    char host_id[DSC_HOST_ID_BYTES];  /* equal text: same host, shared memory may be tried */
-    uint8_t addr[DSC_ADDR_BYTES];     /* sockaddr_in or sockaddr_in6 of the rank's listener */
-    uint64_t process_id;              /* random per process: equal means same process */
+    char host_id[DSC_HOST_ID_BYTES]; /* equal text: same host, shared memory may be tried */
+    uint8_t addr[DSC_ADDR_BYTES];    /* sockaddr_in or sockaddr_in6 of the rank's listener */
+    uint64_t process_id;             /* random per process: equal means same process */
     uint32_t pid;
-    uint32_t n_cpus;                  /* CPUs its process may use */
+    uint32_t n_cpus; /* CPUs its process may use */
 };
 
 /* ---- rendezvous ---- */
@@ -63,10 +64,10 @@ struct dsc_bootstrap_params {
 
 struct dsc_bootstrap {
     int n_ranks, rank;
-    int listen_fd;                 /* bound and listening, address in peers[rank].addr */
-    uint8_t key[32];               /* proves membership: HMAC key of this communicator */
-    uint64_t job;                  /* random, equal on all ranks, new for every communicator */
-    struct dsc_peer_info *peers;   /* [n_ranks] */
+    int listen_fd;               /* bound and listening, address in peers[rank].addr */
+    uint8_t key[32];             /* proves membership: HMAC key of this communicator */
+    uint64_t job;                /* random, equal on all ranks, new for every communicator */
+    struct dsc_peer_info *peers; /* [n_ranks] */
 };
 
 /*
@@ -99,12 +100,12 @@ struct dsc_net_params {
     uint32_t n_socks;      /* TCP sockets per peer */
     bool crc;              /* checksum messages where the transport asks for it */
     int timeout_ms;
-    uint64_t spin_ns;      /* 0: never spin; the caller has compared ranks with CPUs */
+    uint64_t spin_ns; /* 0: never spin; the caller has compared ranks with CPUs */
 };
 
 /* Takes boot->listen_fd. boot is borrowed for the call. */
-dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot, const struct dsc_net_params *params,
-                               struct dsc_net **net_out);
+dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot,
+                               const struct dsc_net_params *params, struct dsc_net **net_out);
 /* Flushes what is posted (bounded by the deadline) unless failed, closes, frees. NULL allowed. */
 void dsc_net_destroy(struct dsc_net *net);
 
@@ -166,15 +167,17 @@ const struct dsc_peer_info *dsc_net_peer_info(const struct dsc_net *net, int pee
 
 struct dsc_transport_ops {
     const char *name;
-    bool wants_crc;     /* bytes may be damaged on the way */
-    int preference;     /* auto takes the highest that reaches the peer */
+    bool wants_crc; /* bytes may be damaged on the way */
+    int preference; /* auto takes the highest that reaches the peer */
 
     /* Can these two ranks use it? */
     bool (*reaches)(const struct dsc_peer_info *self, const struct dsc_peer_info *peer);
 
-    /* Payload memory (64-byte aligned) of outgoing message `index`, NULL while the slot is taken. */
+    /* Payload memory (64-byte aligned) of outgoing message `index`, NULL while the slot is taken.
+     */
     uint8_t *(*tx_slot)(struct dsc_conn *conn, uint64_t index);
-    /* Sends message `index` from its slot; header->payload_bytes tells how much. crc is filled in. */
+    /* Sends message `index` from its slot; header->payload_bytes tells how much. crc is filled in.
+     */
     void (*tx_post)(struct dsc_conn *conn, uint64_t index, const struct dsc_header *header);
     /*
      * Incoming message `index`, NULL until it is complete. Payload follows at *payload_out, 64-byte
@@ -229,8 +232,8 @@ enum dsc_fault_kind {
 };
 struct dsc_fault {
     enum dsc_fault_kind kind;
-    int rank;         /* messages sent by this rank ... */
-    int64_t nth;      /* ... the nth from now on (0 the next); -1: no fault */
+    int rank;    /* messages sent by this rank ... */
+    int64_t nth; /* ... the nth from now on (0 the next); -1: no fault */
     int delay_ms;
 };
 void dsc_loopback_set_fault(const struct dsc_fault *fault);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Once a plan exists, calls do not allocate, lock or read the environment: a preloaded library counts
- * over all threads during 1000 calls on every transport.
+ * Once a plan exists, calls do not allocate, lock or read the environment: a preloaded library
+ * counts over all threads during 1000 calls on every transport.
  */
 #include <gtest/gtest.h>
 

@@ -24,8 +24,9 @@ namespace {
 
 using Floats = std::vector<float>;
 
-dscomm_status_t reduce(dscomm_comm_t *comm, const Floats &in, Floats &out, const char *codec = "none",
-                       dscomm_feedback_t *fb = nullptr, dscomm_stream_t *stream = nullptr)
+dscomm_status_t reduce(dscomm_comm_t *comm, const Floats &in, Floats &out,
+                       const char *codec = "none", dscomm_feedback_t *fb = nullptr,
+                       dscomm_stream_t *stream = nullptr)
 {
     return dscomm_allreduce_compressed(in.data(), out.data(), in.size(), DSCOMM_FLOAT32, DSCOMM_SUM,
                                        dscomm_codec(codec), fb, comm, stream);

@@ -253,9 +253,9 @@ FaultRun run_with_fault(dsc_fault_kind kind, int64_t nth, int timeout_ms)
         const auto copy = data[(size_t)r];
         Outcome &o = run.outcomes[(size_t)r];
 
-        o.status = dscomm_allreduce_compressed(
-            data[(size_t)r].data(), data[(size_t)r].data(), n, DSCOMM_FLOAT32, DSCOMM_SUM,
-            dscomm_codec("int8"), fbs[(size_t)r], w.comms[(size_t)r], nullptr);
+        o.status = dscomm_allreduce_compressed(data[(size_t)r].data(), data[(size_t)r].data(), n,
+                                               DSCOMM_FLOAT32, DSCOMM_SUM, dscomm_codec("int8"),
+                                               fbs[(size_t)r], w.comms[(size_t)r], nullptr);
         o.text = dscomm_last_error();
         o.seconds = seconds_since(start);
         dscomm_feedback_read(fbs[(size_t)r], 0, n, after[(size_t)r].data());
@@ -353,8 +353,7 @@ TEST(Arguments, AreCheckedAndNamed)
         EXPECT_EQ(dscomm_allreduce_compressed(a.data(), b.data(), 1, DSCOMM_FLOAT32, DSCOMM_SUM,
                                               int8, nullptr, nullptr, nullptr),
                   DSCOMM_ERR_INVALID);
-        EXPECT_EQ(reduce(a.data(), b.data(), 100, 0, 0, nullptr), DSCOMM_OK)
-            << dscomm_last_error();
+        EXPECT_EQ(reduce(a.data(), b.data(), 100, 0, 0, nullptr), DSCOMM_OK) << dscomm_last_error();
         EXPECT_EQ(b[50], 2.0f);
         dscomm_feedback_destroy(fb);
     });

@@ -170,8 +170,8 @@ TEST(Field, D2_OneNonFiniteValueIsNewsAndLeavesNoTrace)
             std::vector<std::vector<Floats>> outputs;
 
             hurt[5] = bad;
-            run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, spec.c_str(), true },
-                { { hurt, v }, { v, v } }, &outputs);
+            run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, spec.c_str(), true }, { { hurt, v }, { v, v } },
+                &outputs);
             EXPECT_FALSE(std::isfinite(outputs[0][0][5])) << spec;
             for (size_t i = 256; i < v.size(); i++) /* other blocks */
                 ASSERT_EQ(outputs[0][0][i], 2 * v[i]) << spec << " " << i;
@@ -212,8 +212,8 @@ void check_placed(const World &w, const std::string &spec, dscomm_dtype_t dtype,
     const auto bits = to_bytes(v, dtype), expected = to_bytes(times(v, w.n), dtype);
 
     w.each([&](int r) {
-        std::vector<uint8_t> in(send_shift + bits.size() + canary, 0xa5), out(
-            recv_shift + bits.size() + canary, 0x5a);
+        std::vector<uint8_t> in(send_shift + bits.size() + canary, 0xa5),
+            out(recv_shift + bits.size() + canary, 0x5a);
         uint8_t *send = in.data() + send_shift;
         uint8_t *recv = in_place ? send : out.data() + recv_shift;
 
@@ -349,7 +349,8 @@ TEST(Field, D12_SameBitsOnAllRanksAndRepeats)
                     x = (float)(int32_t)(state >> 32) * 1e-9f;
                 }
             for (int repeat = 0; repeat < 3; repeat++) {
-                const auto res = run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, spec.c_str(), false }, { in });
+                const auto res =
+                    run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, spec.c_str(), false }, { in });
                 const uint32_t crc = crc32_of(res[0].out.data(), bytes);
 
                 first = repeat == 0 ? crc : first;
@@ -400,10 +401,9 @@ TEST_P(D16_Signals, DoNotDisturb)
             Floats out(v.size());
 
             for (int i = 0; i < 1000; i++) {
-                ASSERT_EQ(dscomm_allreduce_compressed(v.data(), out.data(), v.size(),
-                                                      DSCOMM_FLOAT32, DSCOMM_SUM,
-                                                      dscomm_codec("int8"), nullptr,
-                                                      w.comms[(size_t)r], nullptr),
+                ASSERT_EQ(dscomm_allreduce_compressed(
+                              v.data(), out.data(), v.size(), DSCOMM_FLOAT32, DSCOMM_SUM,
+                              dscomm_codec("int8"), nullptr, w.comms[(size_t)r], nullptr),
                           DSCOMM_OK)
                     << dscomm_last_error();
                 ASSERT_EQ(out, expected);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs one golden-style case (a line as in tests/golden/calls.txt, results ignored) and dumps inputs,
- * outputs and residuals for tests/model/law.py and law_test.py, which judge them without this code.
+ * Runs one golden-style case (a line as in tests/golden/calls.txt, results ignored) and dumps
+ * inputs, outputs and residuals for tests/model/law.py and law_test.py, which judge them without
+ * this code.
  *
  *     law_dump DIR MODE TRANSPORT LINE     MODE: random, dyadic (multiples of 1/8), constant
  */

@@ -70,10 +70,12 @@ void run_rank(const GoldenCall &c, int rank, dscomm_comm_t *comm, size_t chunk, 
                                               dscomm_codec(c.codecs.back().c_str()), fb, comm,
                                               nullptr),
                   DSCOMM_OK)
-            << dscomm_last_error() << "\n" << c.line;
+            << dscomm_last_error() << "\n"
+            << c.line;
         after = stats_of(comm).payload_tx_bytes;
         EXPECT_EQ(crc32_of(recv, out.size()), c.out[(size_t)t])
-            << "output of call " << t << " rank " << rank << "\n" << c.line;
+            << "output of call " << t << " rank " << rank << "\n"
+            << c.line;
         if (!in_place) {
             EXPECT_EQ(in, original) << "input changed\n" << c.line;
         }
@@ -84,7 +86,8 @@ void run_rank(const GoldenCall &c, int rank, dscomm_comm_t *comm, size_t chunk, 
     if (c.feedback) {
         ASSERT_EQ(dscomm_feedback_read(fb, 0, c.count, residual.data()), DSCOMM_OK);
         EXPECT_EQ(crc32_of(residual.data(), c.count * 4), c.res[(size_t)rank])
-            << "residual of rank " << rank << "\n" << c.line;
+            << "residual of rank " << rank << "\n"
+            << c.line;
     }
     dscomm_feedback_destroy(fb);
 }

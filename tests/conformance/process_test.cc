@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks as processes that die, never come, or find a small /dev/shm (D15, D19, D20). The parent uses
- * the library only in its children, so that fork() is safe.
+ * Ranks as processes that die, never come, or find a small /dev/shm (D15, D19, D20). The parent
+ * uses the library only in its children, so that fork() is safe.
  */
 #include <gtest/gtest.h>
 
@@ -232,7 +232,8 @@ TEST_F(Processes, D15_ARankThatNeverComesIsNamed)
 
 bool private_small_shm()
 {
-    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+    return unshare(CLONE_NEWNS) == 0 &&
+           mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
            mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") == 0;
 }
 
@@ -251,11 +252,11 @@ TEST_F(Processes, D20_SmallSharedMemoryIsNoBusError)
             if ((ranks[r] = fork()) == 0) {
                 std::vector<float> v(1 << 20, 1.0f), out(v.size());
                 dscomm_comm_t *comm = join(4, r, "auto", 10000);
-                const dscomm_status_t st = comm == nullptr
-                                               ? DSCOMM_ERR_SYSTEM
-                                               : dscomm_allreduce_compressed(
-                                                     v.data(), out.data(), v.size(), DSCOMM_FLOAT32,
-                                                     DSCOMM_SUM, nullptr, nullptr, comm, nullptr);
+                const dscomm_status_t st =
+                    comm == nullptr ? DSCOMM_ERR_SYSTEM
+                                    : dscomm_allreduce_compressed(v.data(), out.data(), v.size(),
+                                                                  DSCOMM_FLOAT32, DSCOMM_SUM,
+                                                                  nullptr, nullptr, comm, nullptr);
 
                 note(r, st);
                 dscomm_comm_destroy(comm);
@@ -292,8 +293,9 @@ TEST_F(Processes, D19_TooFewDescriptorsAreNamed)
                 std::vector<float> v(100000, 1.0f);
 
                 if (comm != nullptr)
-                    note(r, dscomm_allreduce_compressed(v.data(), v.data(), v.size(), DSCOMM_FLOAT32,
-                                                        DSCOMM_SUM, nullptr, nullptr, comm, nullptr));
+                    note(r,
+                         dscomm_allreduce_compressed(v.data(), v.data(), v.size(), DSCOMM_FLOAT32,
+                                                     DSCOMM_SUM, nullptr, nullptr, comm, nullptr));
                 dscomm_comm_destroy(comm);
             });
         for (auto &t : threads)

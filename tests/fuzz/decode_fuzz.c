@@ -69,7 +69,7 @@ static void *exact_copy(size_t bytes, const uint8_t *data, size_t size)
     return ptr;
 }
 
-static void decode_in_spans(const struct dscomm_codec *codec, const struct dsc_msg *msg, float *dst)
+static void decode_in_spans(const struct dsc_codec *codec, const struct dsc_msg *msg, float *dst)
 {
     const size_t step = 3 * (size_t)codec->tile_align;
 
@@ -77,8 +77,8 @@ static void decode_in_spans(const struct dscomm_codec *codec, const struct dsc_m
         codec->ops->decode(codec, msg, at, dsc_min_size(step, msg->n - at), dst + at);
 }
 
-static void check_decode(const struct dscomm_codec *codec, int exponent, size_t n,
-                         const uint8_t *data, size_t size)
+static void check_decode(const struct dsc_codec *codec, int exponent, size_t n, const uint8_t *data,
+                         size_t size)
 {
     const size_t bytes = codec->ops->message_bytes(codec, n);
     const struct dsc_msg msg = { exact_copy(bytes, data, size), n, exponent };
@@ -104,8 +104,8 @@ static void check_decode(const struct dscomm_codec *codec, int exponent, size_t 
     free(sum);
 }
 
-static void check_encode(const struct dscomm_codec *codec, int exponent, size_t n,
-                         const uint8_t *data, size_t size)
+static void check_encode(const struct dsc_codec *codec, int exponent, size_t n, const uint8_t *data,
+                         size_t size)
 {
     const size_t bytes = codec->ops->message_bytes(codec, n);
     const struct dsc_msg one = { exact(bytes, 0x33), n, exponent };
@@ -143,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < HEAD_BYTES)
         return 0;
 
-    const struct dscomm_codec *const codec = dscomm_codec(specs[data[0] % n_specs]);
+    const struct dsc_codec *const codec = dscomm_codec(specs[data[0] % n_specs]);
     const int exponent = data[1] % 17;
     const size_t n = (data[2] | (size_t)data[3] << 8) % (ELEMS_MAX + 1);
 

@@ -149,13 +149,14 @@ GoldenCall parse_golden_call(const std::string &line)
     c.layout = v.at("layout");
     parse_layout(c);
     c.codecs = split(v.at("codecs"), ';');
-    c.op = lookup<dscomm_op_t>(
-        { { "sum", DSCOMM_SUM }, { "avg", DSCOMM_AVG }, { "max", DSCOMM_MAX }, { "min", DSCOMM_MIN } },
-        v.at("op"));
-    c.dtype = lookup<dscomm_dtype_t>({ { "fp32", DSCOMM_FLOAT32 },
-                                       { "fp16", DSCOMM_FLOAT16 },
-                                       { "bf16", DSCOMM_BFLOAT16 } },
-                                     v.at("dtype"));
+    c.op = lookup<dscomm_op_t>({ { "sum", DSCOMM_SUM },
+                                 { "avg", DSCOMM_AVG },
+                                 { "max", DSCOMM_MAX },
+                                 { "min", DSCOMM_MIN } },
+                               v.at("op"));
+    c.dtype = lookup<dscomm_dtype_t>(
+        { { "fp32", DSCOMM_FLOAT32 }, { "fp16", DSCOMM_FLOAT16 }, { "bf16", DSCOMM_BFLOAT16 } },
+        v.at("dtype"));
     c.algo = v.at("algo");
     c.count = std::stoul(v.at("count"));
     c.chunk = std::stoul(v.at("chunk"));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans of all ranks of one call fit each other: every message that is sent is received, in the same
- * place of its connection's order; every element has exactly one lossy role on every rank.
+ * Plans of all ranks of one call fit each other: every message that is sent is received, in the
+ * same place of its connection's order; every element has exactly one lossy role on every rank.
  */
 #include <gtest/gtest.h>
 
@@ -38,9 +38,10 @@ std::vector<Shape> shapes()
     all.push_back({ "3+4", 7, { { 0, 0, 0, 1, 1, 1, 1 }, { 0, 0, 0, 0, 0, 0, 0 } } });
     all.push_back({ "1+6", 7, { { 0, 1, 1, 1, 1, 1, 1 }, { 0, 0, 0, 0, 0, 0, 0 } } });
     all.push_back({ "1+1+1+5", 8, { { 0, 1, 2, 3, 3, 3, 3, 3 }, { 0, 0, 0, 0, 0, 0, 0, 0 } } });
-    all.push_back({ "2x2x2",
-                    8,
-                    { { 0, 0, 1, 1, 2, 2, 3, 3 }, { 0, 0, 0, 0, 1, 1, 1, 1 }, std::vector<int>(8, 0) } });
+    all.push_back(
+        { "2x2x2",
+          8,
+          { { 0, 0, 1, 1, 2, 2, 3, 3 }, { 0, 0, 0, 0, 1, 1, 1, 1 }, std::vector<int>(8, 0) } });
     all.push_back({ "interleaved", 6, { { 0, 1, 1, 0, 1, 0 }, { 0, 0, 0, 0, 0, 0 } } });
     return all;
 }
@@ -78,9 +79,9 @@ void add_messages(const dscomm_plan &plan, const dsc_plan_msg *msgs, uint32_t n,
         const int me = plan.params.rank, peer = plan.peers[msgs[i].conn];
         Line &line = traffic[sending ? std::make_pair(me, peer) : std::make_pair(peer, me)];
 
-        EXPECT_TRUE(
-            line.emplace(msgs[i].index, std::make_tuple(msgs[i].stage, msgs[i].chunk, msgs[i].bytes))
-                .second)
+        EXPECT_TRUE(line.emplace(msgs[i].index,
+                                 std::make_tuple(msgs[i].stage, msgs[i].chunk, msgs[i].bytes))
+                        .second)
             << "index used twice";
     }
 }
@@ -144,14 +145,13 @@ TEST_P(PlanShapes, AllRanksDescribeTheCallAlike)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(, PlanShapes, testing::ValuesIn(shapes()),
-                         [](const auto &p) {
-                             std::string name = p.param.name;
+INSTANTIATE_TEST_SUITE_P(, PlanShapes, testing::ValuesIn(shapes()), [](const auto &p) {
+    std::string name = p.param.name;
 
-                             for (char &c : name)
-                                 c = isalnum((unsigned char)c) ? c : '_';
-                             return name;
-                         });
+    for (char &c : name)
+        c = isalnum((unsigned char)c) ? c : '_';
+    return name;
+});
 
 TEST(Plan, CutsAreEqualSharesOf256)
 {
