@@ -105,10 +105,14 @@ static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap
                                         .crc = s->env->crc != 0,
                                         .timeout_ms = s->timeout_ms,
                                         .spin_ns = spin };
-    const struct dsc_exec_params exec = { .n_threads = s->n_threads,
-                                          .timeout_ms = s->timeout_ms,
-                                          .spin_ns = spin,
-                                          .inline_bytes = INLINE_BYTES };
+    const struct dsc_exec_params exec = {
+        .n_threads = s->n_threads,
+        .timeout_ms = s->timeout_ms,
+        .spin_ns = spin,
+        /* every codec's message of a chunk: none is longer than float32 */
+        .slot_bytes = dsc_round_up(s->chunk_bytes, 1024),
+        .inline_bytes = INLINE_BYTES
+    };
 
     const dscomm_status_t st = dsc_net_create(boot, &net, &comm->net);
 

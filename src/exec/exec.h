@@ -16,6 +16,7 @@ struct dsc_exec_params {
     int n_threads; /* the caller included */
     int timeout_ms;
     uint64_t spin_ns;
+    size_t slot_bytes;   /* payload of a connection's slots; only giant plans need more */
     size_t inline_bytes; /* calls up to this (float32 bytes) leave the workers asleep */
 };
 

@@ -142,7 +142,10 @@ dscomm_status_t dsc_exec_prepare(struct dsc_exec *exec, const struct dscomm_plan
         goto err;
     }
     DSC_TRY_GOTO(err, fit_scratch(exec, plan));
-    DSC_TRY_GOTO(err, dsc_net_connect(exec->net, plan->peers, plan->n_peers, plan->max_msg_bytes));
+    DSC_TRY_GOTO(err, dsc_net_connect(exec->net, plan->peers, plan->n_peers,
+                                      plan->max_msg_bytes > exec->params.slot_bytes
+                                          ? plan->max_msg_bytes
+                                          : exec->params.slot_bytes));
     *run_out = run;
     return DSCOMM_OK;
 

@@ -107,6 +107,73 @@ TEST(Net, AutoMixesTransports)
     }
 }
 
+/* An endpoint with a tcp peer sleeps in epoll; those who share memory with it must wake it there.
+ */
+TEST(Net, SleeperInEpollIsWokenByMemory)
+{
+    for (const char *const near : { "loopback", "shm" }) {
+        World world(3, "auto");
+
+        world.params.spin_ns = 0;
+        for (size_t i = 0; i < 3; i++)
+            world.peers[i].process_id = std::strcmp(near, "shm") == 0 ? i : 1;
+        world.peers[2].process_id = 9;
+        std::strcpy(world.peers[2].host_id, "host-b");
+        world.run([&](int rank, dsc_net *net) {
+            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 64));
+            if (rank == 2)
+                return;
+            const int peer = 1 - rank;
+            EXPECT_STREQ(near, dsc_net_transport_name(net, peer));
+            dsc_conn *const conn = dsc_net_conn(net, peer);
+            const uint64_t start_ns = dsc_now_ns();
+            conn->ops->rx_expect(conn, 100);
+            for (int i = 0; i < 100; i++) {
+                if (rank == 0) {
+                    ASSERT_TRUE(try_send(conn, rank, 8));
+                }
+                ASSERT_EQ(DSCOMM_OK, drive(net, [&] { return try_receive(conn, 8); }));
+                if (rank == 1) {
+                    ASSERT_TRUE(try_send(conn, rank, 8));
+                }
+            }
+            EXPECT_LT(dsc_now_ns() - start_ns, 1500000000u) << near;
+        });
+    }
+}
+
+/* What the caller does not expect yet takes no slot and no memory: it stays in the kernel. */
+TEST(Net, UnexpectedDataIsNotRead)
+{
+    World world(2, "tcp");
+    std::atomic<bool> looked{ false };
+
+    world.run([&](int rank, dsc_net *net) {
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 1000));
+        dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
+        if (rank == 0) {
+            for (int i = 0; i < 3; i++)
+                ASSERT_TRUE(try_send(conn, 0, 1000));
+            EXPECT_TRUE(conn->ops->flushed(conn));
+            while (!looked)
+                usleep(1000);
+            return;
+        }
+        const uint8_t *payload;
+        EXPECT_EQ(DSCOMM_IN_PROGRESS, drive_to_error(net, 100));
+        EXPECT_EQ(0u, dsc_net_wire_rx_bytes(net));
+        conn->ops->rx_expect(conn, 1);
+        EXPECT_EQ(DSCOMM_OK, drive(net, [&] { return try_receive(conn, 1000); }));
+        EXPECT_EQ(DSCOMM_IN_PROGRESS, drive_to_error(net, 50));
+        EXPECT_EQ(nullptr, conn->ops->rx_msg(conn, 1, &payload));
+        EXPECT_EQ(1032u, dsc_net_wire_rx_bytes(net));
+        conn->ops->rx_expect(conn, 3);
+        EXPECT_EQ(DSCOMM_OK,
+                  drive(net, [&] { return try_receive(conn, 1000) && conn->rx_next == 3; }));
+        looked = true;
+    });
+}
+
 TEST(Net, ForcedTransportThatDoesNotReach)
 {
     World world(2, "shm");
