@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Calls up to this many float32 bytes run on the caller's thread alone; see docs/perf.md. */
-#define INLINE_BYTES 262144
+#define INLINE_BYTES 524288
 
 /* Config with the environment's values filled in. */
 struct settings {

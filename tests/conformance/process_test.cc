@@ -228,6 +228,30 @@ TEST_F(Processes, D15_ARankThatNeverComesIsNamed)
     }
 }
 
+/* Ranks that are told to be on different hosts do not share memory, and say why. */
+TEST_F(Processes, HostIdTellsHostsApart)
+{
+    for (int r = 0; r < 2; r++)
+        start(r, [&, r] {
+            float v = 1.0f;
+
+            setenv("DSCOMM_HOST_ID", r == 0 ? "host-a" : "host-b", 1);
+            dscomm_comm_t *comm = join(2, r, "shm", 3000);
+
+            if (comm != nullptr)
+                note(r, dscomm_allreduce_compressed(&v, &v, 1, DSCOMM_FLOAT32, DSCOMM_SUM, nullptr,
+                                                    nullptr, comm, nullptr));
+            dscomm_comm_destroy(comm);
+            return 0;
+        });
+    for (int r = 0; r < 2; r++) {
+        EXPECT_EQ(wait_for(r), 0);
+        EXPECT_LT(shared->status[r], 0);
+        EXPECT_NE(strstr(shared->text[r], "host-a"), nullptr) << shared->text[r];
+        EXPECT_NE(strstr(shared->text[r], "host-b"), nullptr) << shared->text[r];
+    }
+}
+
 /* ---- D20: /dev/shm of 1 MiB, seen only by the children ---- */
 
 bool private_small_shm()
