@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "codec/codec.h"
+#include "codec/kernels.h"
 #include "transport/transport.h"
 
 enum { EXIT_OK = 0, EXIT_BAD_ENV = 1, EXIT_USAGE = 2 };
@@ -89,14 +90,46 @@ static void print_build(void)
     );
 }
 
+static const struct {
+    const char *name;
+    uint32_t bit;
+} levels[] = {
+    { "avx2", DSC_CPU_AVX2 },
+    { "avx512", DSC_CPU_AVX512 },
+};
+
+/* Whether level i brings kernels of its own: its table is not that of the levels below. */
+static bool has_kernels(size_t i)
+{
+    struct dsc_kernels below, with;
+    uint32_t bits = 0;
+
+    for (size_t k = 0; k < i; k++)
+        bits |= levels[k].bit;
+    dsc_kernels_init(&below, bits);
+    dsc_kernels_init(&with, bits | levels[i].bit);
+    return memcmp(&below, &with, sizeof(with)) != 0;
+}
+
 static void print_cpu(void)
 {
     const uint32_t features = dsc_cpu_features();
+    const char *used = "scalar";
 
-    printf("cpu\n  allowed CPUs %d\n  instruction sets%s%s%s (after DSCOMM_CPU_MASK)\n",
-           dsc_cpu_allowed(), (features & DSC_CPU_AVX2) != 0 ? " avx2" : "",
-           (features & DSC_CPU_AVX512) != 0 ? " avx512" : "",
-           features == 0 ? " none: scalar reference" : "");
+    printf("cpu\n  allowed CPUs %d\n  instruction sets", dsc_cpu_allowed());
+    for (size_t i = 0; i < DSC_ARRAY_LEN(levels); i++) {
+        if ((features & levels[i].bit) != 0)
+            printf(" %s", levels[i].name);
+    }
+    printf("%s (after DSCOMM_CPU_MASK)\n  kernels scalar", features == 0 ? " none" : "");
+    for (size_t i = 0; i < DSC_ARRAY_LEN(levels); i++) {
+        if (!has_kernels(i))
+            continue;
+        printf(" %s", levels[i].name);
+        if ((features & levels[i].bit) != 0)
+            used = levels[i].name;
+    }
+    printf("; used: %s\n", used);
 }
 
 static void print_codecs(void)

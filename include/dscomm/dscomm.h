@@ -74,12 +74,12 @@ typedef struct {
 typedef struct {
     size_t struct_bytes; /* sizeof(dscomm_comm_config_t) */
     int timeout_ms;      /* deadline of every wait; 0: DSCOMM_TIMEOUT_MS */
-    int n_threads;      /* threads that compute in a call, the caller included; 0: DSCOMM_THREADS */
-    size_t chunk_bytes; /* float32 bytes per message; 0: DSCOMM_CHUNK_BYTES; equal on all ranks */
+    int n_threads; /* threads that compute in a call, the caller included; 0: DSCOMM_THREADS */
+    /* The next three must be equal on all ranks. */
+    size_t chunk_bytes;    /* float32 bytes per message; 0: DSCOMM_CHUNK_BYTES */
     const char *transport; /* "auto", "loopback", "shm", "tcp"; NULL: DSCOMM_TRANSPORT */
-    const char
-        *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM; equal on all ranks */
-    int preserve_input; /* 1: an in-place call that fails restores its input (one copy per call) */
+    const char *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM */
+    int preserve_input;    /* 1: an in-place call that fails restores its input; costs a copy */
 } dscomm_comm_config_t;
 
 #define DSCOMM_COMM_CONFIG_INIT                              \
@@ -195,6 +195,7 @@ DSCOMM_API dscomm_status_t dscomm_stream_query(dscomm_stream_t *stream);
  *         DSCOMM_ERR_INVALID    bad argument; nothing was touched
  *         DSCOMM_ERR_BAD_STATE  the communicator failed before
  *         DSCOMM_ERR_MISMATCH   ranks called with different arguments; names the field and values
+ *         DSCOMM_ERR_LIMIT      count needs larger DSCOMM_CHUNK_BYTES; the communicator has failed
  *         DSCOMM_ERR_TIMEOUT, DSCOMM_ERR_PEER_LOST, DSCOMM_ERR_CORRUPT, DSCOMM_ERR_ABORTED
  *
  * Numerics: all ranks get identical bits, the same on every run, for any chunk size, thread count
@@ -215,6 +216,9 @@ DSCOMM_API dscomm_status_t dscomm_allreduce_compressed(const void *send, void *r
  *
  * @param with_feedback 1 if calls will pass a feedback object.
  * @param plan_out      Borrowed until the communicator is destroyed.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *         DSCOMM_ERR_LIMIT  256 plans were made this way; the communicator stays usable
  */
 DSCOMM_API dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count,
                                               dscomm_dtype_t dtype, dscomm_op_t op,

@@ -44,8 +44,10 @@ static const struct {
     { "int8:block=256", &codecs[CODEC_INT8] },
 };
 
+/* New ones go to the end: files of tests/fuzz/corpus hold indices. */
 static const char *const test_specs[] = {
-    "none", "fp32", "fp16", "bf16", "int8", "int8:block=16", "int8:block=64", "int8:block=128",
+    "none",          "fp32",          "fp16",           "bf16",          "int8",
+    "int8:block=16", "int8:block=64", "int8:block=128", "int8:block=32",
 };
 
 #define ALLOWED "none fp32 fp16 bf16 int8 int8:block=N, N one of 16 32 64 128 256"

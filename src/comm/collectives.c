@@ -10,31 +10,41 @@
 
 /* ---- arguments ---- */
 
-static dscomm_status_t check_kinds(const struct dsc_call_args *a)
+/* Chunks of a larger vector would not fit their 32-bit sizes. */
+#define COUNT_MAX ((size_t)1 << 44)
+
+static struct dsc_shape make_shape(size_t count, dscomm_dtype_t dtype, dscomm_op_t op,
+                                   const dscomm_codec_t *codec, bool feedback)
 {
-    if (dsc_dtype_bytes(a->dtype) == 0)
+    return (struct dsc_shape){ count, dtype, op, codec != NULL ? codec : dscomm_codec("none"),
+                               feedback };
+}
+
+static dscomm_status_t check_shape(const struct dsc_shape *s)
+{
+    if (dsc_dtype_bytes(s->dtype) == 0)
         return dsc_fail(DSCOMM_ERR_INVALID, "dtype %d, must be 0 (fp32), 1 (fp16) or 2 (bf16)",
-                        (int)a->dtype);
-    if ((unsigned)a->op > DSCOMM_MIN)
+                        (int)s->dtype);
+    if ((unsigned)s->op > DSCOMM_MIN)
         return dsc_fail(DSCOMM_ERR_INVALID, "op %d, must be 0 (sum), 1 (avg), 2 (max) or 3 (min)",
-                        (int)a->op);
-    if (a->feedback != NULL && a->op != DSCOMM_SUM && a->op != DSCOMM_AVG)
+                        (int)s->op);
+    if (s->count > COUNT_MAX)
+        return dsc_fail(DSCOMM_ERR_INVALID, "count %zu, at most %zu", s->count, COUNT_MAX);
+    if (s->feedback && s->op != DSCOMM_SUM && s->op != DSCOMM_AVG)
         return dsc_fail(DSCOMM_ERR_INVALID, "op %s has no error feedback; pass NULL",
-                        dsc_op_name(a->op));
-    if (a->feedback != NULL && dscomm_feedback_count(a->feedback) != a->count)
-        return dsc_fail(DSCOMM_ERR_INVALID, "feedback object of %zu elements for a call of %zu",
-                        dscomm_feedback_count(a->feedback), a->count);
+                        dsc_op_name(s->op));
     return DSCOMM_OK;
 }
 
 static dscomm_status_t check_memory(const struct dsc_call_args *a)
 {
-    const size_t elem = dsc_dtype_bytes(a->dtype);
+    const size_t count = a->shape.count, elem = dsc_dtype_bytes(a->shape.dtype);
     const uintptr_t send = (uintptr_t)a->send, recv = (uintptr_t)a->recv;
 
-    if (a->count > SIZE_MAX / 8)
-        return dsc_fail(DSCOMM_ERR_INVALID, "count %zu, at most %zu", a->count, SIZE_MAX / 8);
-    if (a->count == 0)
+    if (a->feedback != NULL && dscomm_feedback_count(a->feedback) != count)
+        return dsc_fail(DSCOMM_ERR_INVALID, "feedback object of %zu elements for a call of %zu",
+                        dscomm_feedback_count(a->feedback), count);
+    if (count == 0)
         return DSCOMM_OK;
     if (a->send == NULL || a->recv == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", a->send == NULL ? "send" : "recv");
@@ -42,7 +52,7 @@ static dscomm_status_t check_memory(const struct dsc_call_args *a)
         return dsc_fail(DSCOMM_ERR_INVALID, "%s %p is not aligned to its %zu-byte elements",
                         send % elem != 0 ? "send" : "recv",
                         send % elem != 0 ? a->send : (const void *)a->recv, elem);
-    if (send != recv && send < recv + a->count * elem && recv < send + a->count * elem)
+    if (send != recv && send < recv + count * elem && recv < send + count * elem)
         return dsc_fail(DSCOMM_ERR_INVALID, "send %p and recv %p overlap; pass the same or apart",
                         a->send, (const void *)a->recv);
     return DSCOMM_OK;
@@ -50,39 +60,21 @@ static dscomm_status_t check_memory(const struct dsc_call_args *a)
 
 dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm)
 {
+    char text[DSC_ERROR_TEXT_MAX + 64];
+
     if (comm == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "comm is NULL");
-    if (atomic_load(&comm->failed) < 0)
-        return dsc_fail(DSCOMM_ERR_BAD_STATE, "the communicator failed before: %s",
-                        comm->error_text);
-    return DSCOMM_OK;
-}
-
-/* ---- order of calls ---- */
-
-uint32_t dsc_comm_take_ticket(struct dscomm_comm *comm)
-{
-    return atomic_fetch_add(&comm->next_ticket, 1);
-}
-
-static void wait_for_turn(struct dscomm_comm *comm, uint32_t ticket)
-{
-    uint32_t serving;
-
-    while ((serving = atomic_load(&comm->serving)) != ticket)
-        dsc_futex_wait(&comm->serving, serving, 1000000000u);
-}
-
-static void next_turn(struct dscomm_comm *comm)
-{
-    /* Nobody waits unless a later ticket was taken. */
-    if (atomic_fetch_add(&comm->serving, 1) + 1 != atomic_load(&comm->next_ticket))
-        dsc_futex_wake(&comm->serving, INT32_MAX);
+    if (atomic_load(&comm->failed) >= 0)
+        return DSCOMM_OK;
+    /* Not logged: it was when it happened, and a training loop may ask often. */
+    snprintf(text, sizeof(text), "the communicator failed before: %s", comm->error_text);
+    dsc_set_last_error(text);
+    return DSCOMM_ERR_BAD_STATE;
 }
 
 /* ---- errors ---- */
 
-void dsc_comm_set_failed(struct dscomm_comm *comm, dscomm_status_t status, const char *text)
+static void set_failed(struct dscomm_comm *comm, dscomm_status_t status, const char *text)
 {
     if (atomic_load(&comm->failed) < 0)
         return;
@@ -102,38 +94,43 @@ static void add_own_wait(const struct dscomm_comm *comm, struct dsc_exec_run *ru
                  missing);
 }
 
-/* Tells the peers and remembers. Parts of the entry may be missing. Returns the call's status. */
-static dscomm_status_t fail_call(struct dscomm_comm *comm, const struct dsc_plan_entry *entry,
-                                 dscomm_status_t st, int bad_rank)
+/* The error as found here (last error) or as a peer told it (the endpoint's text). */
+static void tell_peers(struct dscomm_comm *comm, struct dsc_exec_run *run, dscomm_status_t st,
+                       char *text, size_t text_bytes)
+{
+    const char *told = dsc_net_error_text(comm->net);
+
+    snprintf(text, text_bytes, "%s", told[0] != '\0' ? told : dscomm_last_error());
+    dsc_net_fail(comm->net, st, text);
+    if (st == DSCOMM_ERR_TIMEOUT)
+        add_own_wait(comm, run, text, text_bytes);
+}
+
+dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_entry *entry,
+                              dscomm_status_t st, int bad_rank)
 {
     char text[DSC_ERROR_TEXT_MAX];
 
-    if (st == DSCOMM_ERR_MISMATCH && entry->plan != NULL) {
-        if (bad_rank < 0)
-            bad_rank = dsc_net_error_rank(comm->net);
-        dsc_comm_explain_mismatch(comm, entry->plan->descriptor, bad_rank, text, sizeof(text));
-        st = dsc_fail(DSCOMM_ERR_MISMATCH, "%s", text);
-    } else {
-        /* Found here (last error) or told by a peer (the endpoint's text). */
-        const char *told = dsc_net_error_text(comm->net);
-
-        snprintf(text, sizeof(text), "%s", told[0] != '\0' ? told : dscomm_last_error());
-        dsc_net_fail(comm->net, st, text);
-        if (st == DSCOMM_ERR_TIMEOUT)
-            add_own_wait(comm, entry->run, text, sizeof(text));
-        dsc_set_last_error(text);
-    }
-    dsc_comm_set_failed(comm, st, text);
+    snprintf(text, sizeof(text), "%s", dscomm_last_error());
+    if (st != DSCOMM_ERR_MISMATCH || entry == NULL || entry->plan == NULL)
+        tell_peers(comm, entry == NULL ? NULL : entry->run, st, text, sizeof(text));
+    else
+        dsc_comm_explain_mismatch(comm, entry->plan->descriptor,
+                                  bad_rank < 0 ? dsc_net_error_rank(comm->net) : bad_rank, text,
+                                  sizeof(text));
+    dsc_set_last_error(text);
+    set_failed(comm, st, text);
     return st;
 }
 
 /* ---- running ---- */
 
+/* preserve_input: an in-place call that fails gives its input back. */
 static dscomm_status_t save_input(struct dscomm_comm *comm, const struct dsc_call_args *a)
 {
-    const size_t bytes = a->count * dsc_dtype_bytes(a->dtype);
+    const size_t bytes = a->shape.count * dsc_dtype_bytes(a->shape.dtype);
 
-    if (!comm->preserve_input || a->send != a->recv)
+    if (!comm->preserve_input || a->send != a->recv || bytes == 0)
         return DSCOMM_OK;
     if (comm->saved_bytes < bytes) { /* once per largest shape */
         dsc_free(comm->saved_input);
@@ -148,29 +145,30 @@ static dscomm_status_t save_input(struct dscomm_comm *comm, const struct dsc_cal
 
 static void undo(struct dscomm_comm *comm, const struct dsc_call_args *a)
 {
-    if (comm->preserve_input && a->send == a->recv && a->count > 0)
-        memcpy(a->recv, comm->saved_input, a->count * dsc_dtype_bytes(a->dtype));
+    const size_t bytes = a->shape.count * dsc_dtype_bytes(a->shape.dtype);
+
+    if (comm->preserve_input && a->send == a->recv && bytes > 0)
+        memcpy(a->recv, comm->saved_input, bytes);
     if (a->feedback != NULL)
         dsc_feedback_abandon(a->feedback);
 }
 
 static dscomm_status_t run_plan(struct dscomm_comm *comm, const struct dsc_call_args *a)
 {
-    const struct dsc_shape shape = { a->count, a->dtype, a->op, a->codec, a->feedback != NULL };
     struct dsc_call call = { a->send, a->recv, a->feedback != NULL, { 0 } };
     struct dsc_plan_entry *entry = NULL;
     dscomm_status_t st;
     int bad_rank = -1;
 
-    DSC_TRY(save_input(comm, a));
-    st = dsc_comm_plan(comm, &shape, &entry);
+    DSC_TRY(dsc_comm_plan(comm, &a->shape, &entry));
+    st = save_input(comm, a);
     if (st < 0)
-        return fail_call(comm, entry, st, -1);
+        return dsc_comm_fail(comm, entry, st, -1);
     if (a->feedback != NULL)
         dsc_feedback_begin(a->feedback, &call.residual);
     st = dsc_exec_call(entry->run, &call, comm->sequence, &bad_rank);
     if (st < 0) {
-        st = fail_call(comm, entry, st, bad_rank);
+        st = dsc_comm_fail(comm, entry, st, bad_rank);
         undo(comm, a);
         return st;
     }
@@ -187,7 +185,7 @@ dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
     uint64_t start;
 
     dsc_log_set_rank(comm->rank, comm->n_ranks);
-    wait_for_turn(comm, ticket);
+    dsc_turns_wait(&comm->turns, ticket);
     start = dsc_now_ns();
     st = dsc_comm_check(comm);
     if (st == DSCOMM_OK)
@@ -195,7 +193,7 @@ dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
     if (st == DSCOMM_OK)
         atomic_fetch_add_explicit(&comm->calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->call_ns, dsc_now_ns() - start, memory_order_relaxed);
-    next_turn(comm);
+    dsc_turns_end(&comm->turns, ticket);
     return st;
 }
 
@@ -209,40 +207,56 @@ dscomm_status_t dscomm_allreduce_compressed(const void *send, void *recv, size_t
 {
     const struct dsc_call_args args = { .send = send,
                                         .recv = recv,
-                                        .count = count,
-                                        .dtype = dtype,
-                                        .op = op,
-                                        .codec = codec != NULL ? codec : dscomm_codec("none"),
+                                        .shape =
+                                            make_shape(count, dtype, op, codec, feedback != NULL),
                                         .feedback = feedback };
 
     DSC_TRY(dsc_comm_check(comm));
-    DSC_TRY(check_kinds(&args));
+    DSC_TRY(check_shape(&args.shape));
     DSC_TRY(check_memory(&args));
     if (stream != NULL)
-        return dsc_stream_add(stream, comm, dsc_comm_take_ticket(comm), &args);
-    return dsc_comm_run(comm, dsc_comm_take_ticket(comm), &args);
+        return dsc_stream_add(stream, comm, dsc_turns_take(&comm->turns), &args);
+    return dsc_comm_run(comm, dsc_turns_take(&comm->turns), &args);
 }
 
 dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count, dscomm_dtype_t dtype,
                                    dscomm_op_t op, const dscomm_codec_t *codec, int with_feedback,
                                    const dscomm_plan_t **plan_out)
 {
-    const struct dsc_call_args args = { .count = count, .dtype = dtype, .op = op };
-    const struct dsc_shape shape = { count, dtype, op, codec != NULL ? codec : dscomm_codec("none"),
-                                     with_feedback != 0 };
+    const struct dsc_shape shape = make_shape(count, dtype, op, codec, with_feedback != 0);
     struct dsc_plan_entry *entry = NULL;
     dscomm_status_t st;
+    uint32_t ticket;
 
     if (plan_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "plan_out is NULL");
     DSC_TRY(dsc_comm_check(comm));
-    DSC_TRY(check_kinds(&args));
-    wait_for_turn(comm, dsc_comm_take_ticket(comm));
-    st = dsc_comm_plan(comm, &shape, &entry);
-    if (st < 0)
-        st = fail_call(comm, entry, st, -1);
-    else
+    DSC_TRY(check_shape(&shape));
+    dsc_log_set_rank(comm->rank, comm->n_ranks);
+    ticket = dsc_turns_take(&comm->turns);
+    dsc_turns_wait(&comm->turns, ticket);
+    st = dsc_comm_check(comm); /* a call before this one may have failed */
+    if (st == DSCOMM_OK)
+        st = dsc_comm_plan(comm, &shape, &entry);
+    if (st == DSCOMM_OK) {
+        entry->pinned = true;
         *plan_out = entry->plan;
-    next_turn(comm);
+    }
+    dsc_turns_end(&comm->turns, ticket);
     return st;
+}
+
+dscomm_status_t dscomm_comm_abort(dscomm_comm_t *comm)
+{
+    uint32_t ticket;
+
+    if (comm == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "comm is NULL");
+    dsc_net_abort(comm->net);
+    if (!dsc_turns_try(&comm->turns, &ticket))
+        return DSCOMM_OK; /* the running call sees it and tells the peers */
+    if (dsc_net_progress(comm->net) < 0)
+        dsc_comm_fail(comm, NULL, DSCOMM_ERR_ABORTED, -1);
+    dsc_turns_end(&comm->turns, ticket);
+    return DSCOMM_OK;
 }

@@ -10,15 +10,14 @@
 /* Calls up to this many float32 bytes run on the caller's thread alone; see docs/perf.md. */
 #define INLINE_BYTES 524288
 
-/* Config with the environment's values filled in. */
+/* Config with the environment's values filled in, all members set. */
 struct settings {
-    int timeout_ms;
-    int n_threads;
-    size_t chunk_bytes;
-    const char *transport;
-    const char *algorithm;
+    dscomm_comm_config_t config;
     const struct dsc_env *env;
 };
+
+/* The struct as it was when it was first published: a caller may know no more. */
+#define CONFIG_BYTES_FIRST (offsetof(dscomm_comm_config_t, preserve_input) + sizeof(int))
 
 static bool is_word(const char *word, const char *const *words, size_t n)
 {
@@ -28,14 +27,26 @@ static bool is_word(const char *word, const char *const *words, size_t n)
     return false;
 }
 
+static dscomm_status_t copy_config(const dscomm_comm_config_t *config, dscomm_comm_config_t *out)
+{
+    static const dscomm_comm_config_t defaults = DSCOMM_COMM_CONFIG_INIT;
+
+    *out = defaults;
+    if (config == NULL)
+        return DSCOMM_OK;
+    if (config->struct_bytes < CONFIG_BYTES_FIRST)
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "config struct_bytes %zu, must be sizeof(dscomm_comm_config_t), %zu",
+                        config->struct_bytes, sizeof(*config));
+    memcpy(out, config, dsc_min_size(config->struct_bytes, sizeof(*out)));
+    return DSCOMM_OK;
+}
+
 static dscomm_status_t check_config(const dscomm_comm_config_t *c)
 {
     static const char *const transports[] = { "auto", "loopback", "shm", "tcp" };
     static const char *const algorithms[] = { "auto", "oneshot", "twoshot" };
 
-    if (c->struct_bytes != sizeof(*c))
-        return dsc_fail(DSCOMM_ERR_INVALID, "config struct_bytes %zu, must be %zu", c->struct_bytes,
-                        sizeof(*c));
     if (c->timeout_ms < 0)
         return dsc_fail(DSCOMM_ERR_INVALID, "timeout_ms %d, must be 0 or more", c->timeout_ms);
     if (c->n_threads < 0 || c->n_threads > 256)
@@ -54,20 +65,21 @@ static dscomm_status_t check_config(const dscomm_comm_config_t *c)
 
 static dscomm_status_t read_settings(const dscomm_comm_config_t *config, struct settings *out)
 {
-    static const dscomm_comm_config_t defaults = DSCOMM_COMM_CONFIG_INIT;
-    const struct dsc_env *env;
+    dscomm_comm_config_t *c = &out->config;
 
-    config = config == NULL ? &defaults : config;
-    DSC_TRY(check_config(config));
-    DSC_TRY(dsc_env_get(&env));
-    *out = (struct settings){
-        .timeout_ms = config->timeout_ms != 0 ? config->timeout_ms : (int)env->timeout_ms,
-        .n_threads = config->n_threads != 0 ? config->n_threads : (int)env->threads,
-        .chunk_bytes = config->chunk_bytes != 0 ? config->chunk_bytes : (size_t)env->chunk_bytes,
-        .transport = config->transport != NULL ? config->transport : env->transport,
-        .algorithm = config->algorithm != NULL ? config->algorithm : env->algorithm,
-        .env = env,
-    };
+    DSC_TRY(copy_config(config, c));
+    DSC_TRY(check_config(c));
+    DSC_TRY(dsc_env_get(&out->env));
+    if (c->timeout_ms == 0)
+        c->timeout_ms = (int)out->env->timeout_ms;
+    if (c->n_threads == 0)
+        c->n_threads = (int)out->env->threads;
+    if (c->chunk_bytes == 0)
+        c->chunk_bytes = (size_t)out->env->chunk_bytes;
+    if (c->transport == NULL)
+        c->transport = out->env->transport;
+    if (c->algorithm == NULL)
+        c->algorithm = out->env->algorithm;
     return DSCOMM_OK;
 }
 
@@ -76,10 +88,10 @@ static void settings_text(const struct settings *s, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu window=%llu socket_nsocks=%llu "
-             "transport=%s",
-             s->chunk_bytes, s->algorithm, (unsigned long long)s->env->oneshot_bytes,
+             "crc=%llu transport=%s",
+             s->config.chunk_bytes, s->config.algorithm, (unsigned long long)s->env->oneshot_bytes,
              (unsigned long long)s->env->window, (unsigned long long)s->env->socket_nsocks,
-             s->transport);
+             (unsigned long long)s->env->crc, s->config.transport);
 }
 
 /* Spinning helps only while every rank on the host has a CPU of its own. */
@@ -90,7 +102,7 @@ static uint64_t spin_ns(const struct dsc_bootstrap *boot, const struct settings 
 
     for (int r = 0; r < boot->n_ranks; r++)
         on_host += strcmp(boot->peers[r].host_id, self->host_id) == 0;
-    if (on_host * (uint64_t)s->n_threads > self->n_cpus)
+    if (on_host * (uint64_t)s->config.n_threads > self->n_cpus)
         return 0;
     return s->env->spin_us * 1000;
 }
@@ -99,20 +111,20 @@ static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap
                                   const struct settings *s)
 {
     const uint64_t spin = spin_ns(boot, s);
-    const struct dsc_net_params net = { .transport = s->transport,
+    /* every codec's message of a chunk: none is longer than float32 */
+    const size_t slot_bytes = dsc_round_up(s->config.chunk_bytes, 1024);
+    const struct dsc_net_params net = { .transport = s->config.transport,
+                                        .slot_bytes = slot_bytes,
                                         .n_slots = (uint32_t)s->env->window,
                                         .n_socks = (uint32_t)s->env->socket_nsocks,
                                         .crc = s->env->crc != 0,
-                                        .timeout_ms = s->timeout_ms,
+                                        .timeout_ms = s->config.timeout_ms,
                                         .spin_ns = spin };
-    const struct dsc_exec_params exec = {
-        .n_threads = s->n_threads,
-        .timeout_ms = s->timeout_ms,
-        .spin_ns = spin,
-        /* every codec's message of a chunk: none is longer than float32 */
-        .slot_bytes = dsc_round_up(s->chunk_bytes, 1024),
-        .inline_bytes = INLINE_BYTES
-    };
+    const struct dsc_exec_params exec = { .n_threads = s->config.n_threads,
+                                          .timeout_ms = s->config.timeout_ms,
+                                          .spin_ns = spin,
+                                          .slot_bytes = slot_bytes,
+                                          .inline_bytes = INLINE_BYTES };
 
     const dscomm_status_t st = dsc_net_create(boot, &net, &comm->net);
 
@@ -122,10 +134,10 @@ static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap
 }
 
 static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
-                            const struct settings *s, bool preserve_input, dscomm_comm_t **comm_out)
+                            const struct settings *s, dscomm_comm_t **comm_out)
 {
     char text[512];
-    const struct dsc_bootstrap_params params = { n_ranks, rank, s->timeout_ms, text };
+    const struct dsc_bootstrap_params params = { n_ranks, rank, s->config.timeout_ms, text };
     struct dsc_bootstrap boot;
     dscomm_comm_t *comm = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*comm));
     dscomm_status_t st;
@@ -135,11 +147,11 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     dsc_log_set_rank(rank, n_ranks);
     comm->n_ranks = n_ranks;
     comm->rank = rank;
-    comm->timeout_ms = s->timeout_ms;
-    comm->chunk_elems = s->chunk_bytes / sizeof(float);
+    comm->timeout_ms = s->config.timeout_ms;
+    comm->chunk_elems = s->config.chunk_bytes / sizeof(float);
     comm->oneshot_bytes = (size_t)s->env->oneshot_bytes;
-    comm->preserve_input = preserve_input;
-    snprintf(comm->algorithm, sizeof(comm->algorithm), "%s", s->algorithm);
+    comm->preserve_input = s->config.preserve_input != 0;
+    dsc_algorithm_find(s->config.algorithm, &comm->algorithm);
     settings_text(s, text, sizeof(text));
     st = dsc_bootstrap_join(id, &params, &boot);
     if (st == DSCOMM_OK) {
@@ -168,7 +180,7 @@ dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscomm_unique_id
     if (rank < 0 || rank >= n_ranks)
         return dsc_fail(DSCOMM_ERR_INVALID, "rank %d, must be 0 to %d", rank, n_ranks - 1);
     DSC_TRY(read_settings(config, &s));
-    return join(n_ranks, rank, id, &s, config != NULL && config->preserve_input, comm_out);
+    return join(n_ranks, rank, id, &s, comm_out);
 }
 
 dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
@@ -181,18 +193,15 @@ dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
     if (comm_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "comm_out is NULL");
     DSC_TRY(read_settings(config, &s));
-    DSC_TRY(dsc_bootstrap_env(s.timeout_ms, &n_ranks, &rank, &id));
-    return join(n_ranks, rank, &id, &s, config != NULL && config->preserve_input, comm_out);
+    DSC_TRY(dsc_bootstrap_env(s.config.timeout_ms, &n_ranks, &rank, &id));
+    return join(n_ranks, rank, &id, &s, comm_out);
 }
 
 void dscomm_comm_destroy(dscomm_comm_t *comm)
 {
-    uint32_t serving;
-
     if (comm == NULL)
         return;
-    while ((serving = atomic_load(&comm->serving)) != atomic_load(&comm->next_ticket))
-        dsc_futex_wait(&comm->serving, serving, 1000000000u); /* queued calls */
+    dsc_turns_drain(&comm->turns); /* queued calls */
     dsc_comm_drop_plans(comm);
     dsc_exec_destroy(comm->exec);
     dsc_net_destroy(comm->net);
@@ -201,21 +210,16 @@ void dscomm_comm_destroy(dscomm_comm_t *comm)
     dsc_free(comm);
 }
 
-dscomm_status_t dscomm_comm_abort(dscomm_comm_t *comm)
-{
-    if (comm == NULL)
-        return dsc_fail(DSCOMM_ERR_INVALID, "comm is NULL");
-    dsc_net_abort(comm->net);
-    return DSCOMM_OK;
-}
-
 dscomm_status_t dscomm_comm_async_error(const dscomm_comm_t *comm, const char **text_out)
 {
+    dscomm_status_t st;
+
     if (comm == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "comm is NULL");
+    st = (dscomm_status_t)atomic_load(&comm->failed);
     if (text_out != NULL)
-        *text_out = atomic_load(&comm->failed) < 0 ? comm->error_text : "";
-    return (dscomm_status_t)atomic_load(&comm->failed);
+        *text_out = st < 0 ? comm->error_text : "";
+    return st;
 }
 
 int dscomm_comm_rank(const dscomm_comm_t *comm)

@@ -6,20 +6,10 @@
 #ifndef DSC_COMM_H
 #define DSC_COMM_H
 
+#include "comm/turns.h"
 #include "exec/exec.h"
 
 #define DSC_MAX_PLANS 256
-
-/* A collective's arguments, checked. */
-struct dsc_call_args {
-    const void *send;
-    void *recv;
-    size_t count;
-    dscomm_dtype_t dtype;
-    dscomm_op_t op;
-    const struct dsc_codec *codec;
-    dscomm_feedback_t *feedback;
-};
 
 /* What a plan is looked up by. */
 struct dsc_shape {
@@ -30,11 +20,20 @@ struct dsc_shape {
     bool feedback;
 };
 
+/* A collective's arguments, checked. */
+struct dsc_call_args {
+    const void *send;
+    void *recv;
+    struct dsc_shape shape;
+    dscomm_feedback_t *feedback;
+};
+
 struct dsc_plan_entry {
     struct dsc_shape shape;
     struct dscomm_plan *plan;
     struct dsc_exec_run *run;
     uint64_t last_used; /* call number, so the same entry is evicted on all ranks */
+    bool pinned;        /* the caller holds the plan: never evicted */
 };
 
 struct dscomm_comm {
@@ -44,7 +43,7 @@ struct dscomm_comm {
     int timeout_ms;
     size_t chunk_elems;
     size_t oneshot_bytes;
-    char algorithm[16]; /* "auto", "oneshot", "twoshot" */
+    enum dsc_algorithm algorithm; /* DSC_ALG_AUTO: by size */
     bool preserve_input;
     int *groups; /* [n_tiers][n_ranks] or NULL for flat */
     int n_tiers;
@@ -54,9 +53,8 @@ struct dscomm_comm {
     struct dsc_plan_entry *last; /* used last, looked at first */
     void *saved_input;
     size_t saved_bytes;
-    uint32_t sequence;            /* of the next call on the wire */
-    _Atomic uint32_t next_ticket; /* calls issued */
-    _Atomic uint32_t serving;     /* ticket whose turn it is; futex word */
+    uint32_t sequence; /* of the next call on the wire */
+    struct dsc_turns turns;
     _Atomic uint64_t calls, call_ns, plans_made;
     _Atomic int failed; /* dscomm_status_t of the first error */
     char error_text[DSC_ERROR_TEXT_MAX];
@@ -64,18 +62,25 @@ struct dscomm_comm {
 
 /* ---- collectives.c ---- */
 
-/* Takes the place of a call in the communicator's order. */
-uint32_t dsc_comm_take_ticket(struct dscomm_comm *comm);
 /* Waits for the ticket's turn, runs the call, lets the next one go. */
 dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
                              const struct dsc_call_args *args);
-/* Keeps the first error; the text is kept too. */
-void dsc_comm_set_failed(struct dscomm_comm *comm, dscomm_status_t status, const char *text);
+/* DSCOMM_ERR_BAD_STATE once the communicator has failed. */
 dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm);
+/*
+ * Tells the peers of an error and keeps it: the communicator has failed. entry: of the call's plan,
+ * as far as it was made, or NULL. bad_rank: who sent a message of another call, -1 unknown. Returns
+ * st; the thread's last error is the full text.
+ */
+dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_entry *entry,
+                              dscomm_status_t st, int bad_rank);
 
 /* ---- plans.c ---- */
 
-/* Finds or makes; making is collective. */
+/*
+ * Finds or makes; making is collective. An error has been told to the peers, unless all plans are
+ * held by the caller: that is so on all ranks, and the communicator stays usable.
+ */
 dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *shape,
                               struct dsc_plan_entry **entry_out);
 void dsc_comm_drop_plans(struct dscomm_comm *comm);
@@ -95,8 +100,9 @@ dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers, const 
 int dsc_describe_difference(const char *mine, int my_rank, const char *theirs, int their_rank,
                             char *text, size_t text_bytes);
 /*
- * A message of another call arrived, or a peer says one did. Tells the own descriptor to all, waits
- * at most a second for one that differs, and writes the error text.
+ * A message of another call arrived, or a peer says one did. Tells the own descriptor to all and
+ * waits at most a second for one that differs. Writes the error text over the reason in `text`,
+ * which stays if no descriptor differs.
  */
 void dsc_comm_explain_mismatch(struct dscomm_comm *comm, const char *descriptor, int bad_rank,
                                char *text, size_t text_bytes);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define GRACE_NS 1000000000u
+#define SLICE_NS 5000000u
 
 struct token {
     const char *text; /* "key=value" */
@@ -93,17 +94,22 @@ static bool find_difference(struct dscomm_comm *comm, const char *descriptor, ch
 void dsc_comm_explain_mismatch(struct dscomm_comm *comm, const char *descriptor, int bad_rank,
                                char *text, size_t text_bytes)
 {
-    char own[DSC_ERROR_TEXT_MAX];
+    char own[DSC_ERROR_TEXT_MAX], difference[DSC_ERROR_TEXT_MAX];
     const uint64_t until = dsc_now_ns() + GRACE_NS;
 
     snprintf(own, sizeof(own), "call=%u %s", comm->sequence, descriptor);
     dsc_net_fail(comm->net, DSCOMM_ERR_MISMATCH, own);
     do {
-        if (find_difference(comm, own, text, text_bytes))
+        if (find_difference(comm, own, difference, sizeof(difference))) {
+            snprintf(text, text_bytes, "%s", difference);
+            dsc_log(DSCOMM_LOG_ERROR, "COMM", "%s", text);
             return;
+        }
         dsc_net_progress(comm->net); /* the error it returns is the one being explained */
-        dsc_net_wait(comm->net, 5000000);
+        dsc_net_wait(comm->net, SLICE_NS);
     } while (dsc_now_ns() < until);
-    snprintf(text, text_bytes, "rank %d is in another call than rank %d, which is in %s", bad_rank,
-             comm->rank, own);
+    if (bad_rank >= 0)
+        snprintf(text, text_bytes, "rank %d is in another call than rank %d, which is in %s",
+                 bad_rank, comm->rank, own);
+    dsc_log(DSCOMM_LOG_ERROR, "COMM", "%s", text);
 }

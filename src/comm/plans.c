@@ -21,11 +21,11 @@ static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm, size_
 {
     if (comm->n_ranks == 1)
         return DSC_ALG_LOCAL;
-    if (count == 0 || strcmp(comm->algorithm, "oneshot") == 0)
+    if (count == 0)
         return DSC_ALG_ONE_SHOT;
-    if (strcmp(comm->algorithm, "auto") == 0 && count <= comm->oneshot_bytes / sizeof(float))
-        return DSC_ALG_ONE_SHOT;
-    return DSC_ALG_TWO_SHOT;
+    if (comm->algorithm != DSC_ALG_AUTO)
+        return comm->algorithm;
+    return count <= comm->oneshot_bytes / sizeof(float) ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
 }
 
 static size_t choose_chunk(const struct dscomm_comm *comm, size_t count)
@@ -69,16 +69,19 @@ static void drop(struct dsc_plan_entry *entry)
     memset(entry, 0, sizeof(*entry));
 }
 
+/* A free entry, or that of the plan used longest ago; NULL if the caller holds all plans. */
 static struct dsc_plan_entry *free_entry(struct dscomm_comm *comm)
 {
-    struct dsc_plan_entry *oldest = &comm->plans[0];
+    struct dsc_plan_entry *oldest = NULL;
 
     if (comm->n_plans < DSC_MAX_PLANS)
         return &comm->plans[comm->n_plans++];
-    for (int i = 1; i < DSC_MAX_PLANS; i++)
-        if (comm->plans[i].last_used < oldest->last_used)
+    for (int i = 0; i < DSC_MAX_PLANS; i++)
+        if (!comm->plans[i].pinned &&
+            (oldest == NULL || comm->plans[i].last_used < oldest->last_used))
             oldest = &comm->plans[i];
-    drop(oldest);
+    if (oldest != NULL)
+        drop(oldest);
     return oldest;
 }
 
@@ -90,14 +93,20 @@ dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *
     if (entry == NULL || !same_shape(&entry->shape, shape)) {
         entry = NULL;
         for (int i = 0; entry == NULL && i < comm->n_plans; i++)
-            if (comm->plans[i].plan != NULL && same_shape(&comm->plans[i].shape, shape))
+            if (comm->plans[i].run != NULL && same_shape(&comm->plans[i].shape, shape))
                 entry = &comm->plans[i];
     }
     if (entry == NULL) {
+        dscomm_status_t st;
+
         entry = free_entry(comm);
-        comm->last = NULL;  /* until the plan is complete */
-        *entry_out = entry; /* its descriptor explains a mismatch even when connecting fails */
-        DSC_TRY(make(comm, entry, shape));
+        if (entry == NULL)
+            return dsc_fail(DSCOMM_ERR_LIMIT, "all %d plans were made by dscomm_plan_create()",
+                            DSC_MAX_PLANS);
+        comm->last = NULL; /* it may have been evicted */
+        st = make(comm, entry, shape);
+        if (st < 0)
+            return dsc_comm_fail(comm, entry, st, -1);
     }
     entry->last_used = comm->sequence;
     comm->last = entry;

@@ -21,11 +21,18 @@ struct entry {
 struct dscomm_stream {
     struct entry entries[DEPTH];
     _Atomic uint32_t tail, head;
+    _Atomic uint32_t wake; /* +1 per call added and at the end */
     _Atomic uint32_t stop;
     _Atomic int status; /* first error since the last synchronize */
     char error_text[DSC_ERROR_TEXT_MAX];
     pthread_t thread;
 };
+
+static void wake(struct dscomm_stream *stream)
+{
+    atomic_fetch_add(&stream->wake, 1);
+    dsc_futex_wake(&stream->wake, 1);
+}
 
 static void keep_error(struct dscomm_stream *stream, dscomm_status_t st)
 {
@@ -41,12 +48,12 @@ static void *stream_main(void *arg)
     uint32_t head = 0;
 
     for (;;) {
-        const uint32_t tail = atomic_load(&stream->tail);
+        const uint32_t seen = atomic_load(&stream->wake);
 
-        if (head == tail) {
+        if (head == atomic_load(&stream->tail)) {
             if (atomic_load(&stream->stop))
                 return NULL;
-            dsc_futex_wait(&stream->tail, tail, SLEEP_NS);
+            dsc_futex_wait(&stream->wake, seen, SLEEP_NS);
             continue;
         }
         const struct entry *e = &stream->entries[head % DEPTH];
@@ -67,7 +74,7 @@ dscomm_status_t dscomm_stream_create(dscomm_stream_t **stream_out)
     stream = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*stream));
     if (stream == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "stream");
-    if (pthread_create(&stream->thread, NULL, stream_main, stream) != 0) {
+    if (!dsc_thread_start(&stream->thread, stream_main, stream)) {
         dsc_free(stream);
         return dsc_fail(DSCOMM_ERR_LIMIT, "cannot start a stream's thread");
     }
@@ -93,7 +100,7 @@ void dscomm_stream_destroy(dscomm_stream_t *stream)
         return;
     wait_for_room(stream, 0);
     atomic_store(&stream->stop, 1);
-    dsc_futex_wake(&stream->tail, 1);
+    wake(stream);
     pthread_join(stream->thread, NULL);
     dsc_free(stream);
 }
@@ -106,7 +113,7 @@ dscomm_status_t dsc_stream_add(struct dscomm_stream *stream, struct dscomm_comm 
     wait_for_room(stream, DEPTH - 1);
     stream->entries[tail % DEPTH] = (struct entry){ comm, ticket, *args };
     atomic_store(&stream->tail, tail + 1);
-    dsc_futex_wake(&stream->tail, 1);
+    wake(stream);
     return DSCOMM_OK;
 }
 

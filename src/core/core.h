@@ -6,6 +6,7 @@
 #ifndef DSC_CORE_H
 #define DSC_CORE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -155,6 +156,14 @@ static inline void dsc_cpu_relax(void)
 void dsc_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
 void dsc_futex_wake(_Atomic uint32_t *word, int n_waiters);
 
+/* ---- threads ---- */
+
+/*
+ * Starts a thread that no signal handler of the application runs on. False: there is no more to be
+ * had. To be joined with pthread_join().
+ */
+bool dsc_thread_start(pthread_t *thread_out, void *(*main)(void *), void *arg);
+
 /* ---- small helpers ---- */
 
 static inline size_t dsc_ceil_div(size_t a, size_t b)
@@ -168,6 +177,10 @@ static inline size_t dsc_round_up(size_t a, size_t b)
 static inline size_t dsc_min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+static inline size_t dsc_max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
 }
 static inline uint64_t dsc_min_u64(uint64_t a, uint64_t b)
 {

@@ -10,8 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "codec/kernels.h"
-
 /* Tiles of a thread's scratch memory. */
 struct tiles {
     size_t elems;
@@ -49,6 +47,7 @@ static struct tiles split_scratch(const struct dsc_compute *ctx, float *scratch)
 void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
                        const struct dsc_call *call, float *partial, uint8_t *gather)
 {
+    ctx->k = dsc_kernels_get();
     ctx->plan = plan;
     ctx->call = call;
     ctx->partial = partial;
@@ -85,38 +84,42 @@ static const float *own_value(const struct dsc_compute *ctx, const struct dsc_op
     return tile;
 }
 
-static const float *residual_in(const struct dsc_compute *ctx, size_t at, size_t n, float *tile)
+/* Elements [at, at + n) of one of the residual's vectors: in place, or loaded into `tile`. */
+static const float *load_residual(const struct dsc_compute *ctx, const void *vector, size_t at,
+                                  size_t n, float *tile)
 {
-    const struct dsc_residual *r = &ctx->call->residual;
-
-    if (r->type == DSCOMM_RESIDUAL_FP32)
-        return (const float *)r->in + at;
-    dsc_kernels_get()->bf16_load(tile, (const uint16_t *)r->in + at, n);
+    if (ctx->call->residual.type == DSCOMM_RESIDUAL_FP32)
+        return (const float *)vector + at;
+    ctx->k->bf16_load(tile, (const uint16_t *)vector + at, n);
     return tile;
 }
 
-static bool is_finite_bf16(uint16_t bits)
+/* Element `at` stays as it was before the call. */
+static void keep_old(const struct dsc_residual *r, size_t at)
 {
-    return (bits & 0x7f80) != 0x7f80;
+    if (r->type == DSCOMM_RESIDUAL_FP32)
+        ((float *)r->out)[at] = ((const float *)r->in)[at];
+    else
+        ((uint16_t *)r->out)[at] = ((const uint16_t *)r->in)[at];
 }
 
-/* Stores r'; where it is not finite the old r stays: a later restore may have nothing to take. */
+/* Stores r'; where it is not finite as stored the old r stays. */
 static void store_residual(const struct dsc_compute *ctx, size_t at, const float *fresh, size_t n)
 {
     const struct dsc_residual *r = &ctx->call->residual;
 
     if (r->type == DSCOMM_RESIDUAL_FP32) {
-        float *out = (float *)r->out + at;
-        const float *in = (const float *)r->in + at;
-
         for (size_t i = 0; i < n; i++)
-            out[i] = isfinite(fresh[i]) ? fresh[i] : in[i];
+            if (isfinite(fresh[i]))
+                ((float *)r->out)[at + i] = fresh[i];
+            else
+                keep_old(r, at + i);
         return;
     }
-    dsc_kernels_get()->bf16_store((uint16_t *)r->out + at, fresh, n);
+    ctx->k->bf16_store((uint16_t *)r->out + at, fresh, n);
     for (size_t i = 0; i < n; i++)
-        if (!is_finite_bf16(((const uint16_t *)r->out)[at + i]))
-            ((uint16_t *)r->out)[at + i] = ((const uint16_t *)r->in)[at + i];
+        if ((((const uint16_t *)r->out)[at + i] & 0x7f80) == 0x7f80)
+            keep_old(r, at + i);
 }
 
 /* Elements whose A*o is not finite get back the r from before the call. */
@@ -126,14 +129,9 @@ static void restore_residual(const struct dsc_compute *ctx, size_t at, const flo
 
     if (!ctx->call->feedback || r->in == r->out)
         return;
-    for (size_t i = 0; i < n; i++) {
-        if (isfinite(o[i] * ctx->ranks))
-            continue;
-        if (r->type == DSCOMM_RESIDUAL_FP32)
-            ((float *)r->out)[at + i] = ((const float *)r->in)[at + i];
-        else
-            ((uint16_t *)r->out)[at + i] = ((const uint16_t *)r->in)[at + i];
-    }
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(o[i] * ctx->ranks))
+            keep_old(r, at + i);
 }
 
 /* Rounds to the output type and stores. Returns the stored values; src may be the result. */
@@ -174,7 +172,7 @@ static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
         const float *v = own_value(ctx, op, i, n, t->value);
-        const float *old = residual_in(ctx, at, n, t->residual);
+        const float *old = load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
         float *fresh = direct ? (float *)r->out + at : t->fresh;
 
         codec->ops->encode_feedback(codec, msg, i, n, v, old, r->beta, fresh, r->in == r->out);
@@ -200,7 +198,7 @@ static size_t compute_send(const struct dsc_compute *ctx, const struct dsc_op *o
 /* acc op= x */
 static void combine(const struct dsc_compute *ctx, float *acc, const float *x, size_t n)
 {
-    const struct dsc_kernels *k = dsc_kernels_get();
+    const struct dsc_kernels *k = ctx->k;
 
     switch (ctx->plan->params.op) {
     case DSCOMM_MAX:
@@ -276,7 +274,7 @@ static void keep_owner_residual(const struct dsc_compute *ctx, size_t at, const 
     const bool direct = r->type == DSCOMM_RESIDUAL_FP32 && r->in != r->out && n_bad == 0;
     float *fresh = direct ? (float *)r->out + at : t->fresh;
 
-    dsc_kernels_get()->residual(fresh, x, o, ctx->ranks, n);
+    ctx->k->residual(fresh, x, o, ctx->ranks, n);
     if (direct)
         return;
     for (size_t i = 0; n_bad > 0 && i < n; i++)
@@ -288,7 +286,7 @@ static void keep_owner_residual(const struct dsc_compute *ctx, size_t at, const 
 static size_t compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
                             const uint8_t *const *msgs, uint8_t *out, const struct tiles *t)
 {
-    const struct dsc_kernels *k = dsc_kernels_get();
+    const struct dsc_kernels *k = ctx->k;
     const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     const struct dsc_msg msg = { out, op->n, op->exponent };
     size_t n_bad = 0;
@@ -300,7 +298,7 @@ static size_t compute_final(const struct dsc_compute *ctx, const struct dsc_op *
 
         sum_tile(ctx, op, msgs, i, n, t);
         if (!ctx->idle[op->tier]) {
-            old = residual_in(ctx, at, n, t->residual);
+            old = load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
             k->axpy(t->value, t->value, old, ctx->call->residual.beta, n);
         }
         if (ctx->ranks != 1.0f) {
@@ -333,7 +331,7 @@ static size_t compute_decode(const struct dsc_compute *ctx, const struct dsc_op 
         codec->ops->decode(codec, &msg, i, n, o);
         if (!direct)
             store_output(ctx, at, o, n, o);
-        bad = dsc_kernels_get()->count_nonfinite(o, ctx->ranks, n);
+        bad = ctx->k->count_nonfinite(o, ctx->ranks, n);
         if (bad > 0)
             restore_residual(ctx, at, o, n);
         n_bad += bad;
@@ -363,7 +361,7 @@ static struct dsc_msg rank_message(const struct dsc_compute *ctx, const struct d
 static void add_owner_residual(const struct dsc_compute *ctx, const struct dsc_op *op, size_t at,
                                const float *sum, const float *o, size_t n, const struct tiles *t)
 {
-    const struct dsc_kernels *k = dsc_kernels_get();
+    const struct dsc_kernels *k = ctx->k;
     const struct dsc_residual *r = &ctx->call->residual;
     const size_t start = at > op->own_start ? at : op->own_start;
     const size_t end = dsc_min_size(at + n, op->own_end);
@@ -372,21 +370,17 @@ static void add_owner_residual(const struct dsc_compute *ctx, const struct dsc_o
     if (start >= end || ctx->idle[op->tier])
         return;
     n = end - start;
-    if (r->type == DSCOMM_RESIDUAL_FP32)
-        memcpy(t->residual, (const float *)r->out + start, n * sizeof(float));
-    else
-        k->bf16_load(t->residual, (const uint16_t *)r->out + start, n);
     k->residual(t->fresh, sum + skip, o + skip, ctx->ranks, n);
     for (size_t i = 0; i < n; i++) /* one vector: the sender's part stays where o is not finite */
         t->fresh[i] = isfinite(o[skip + i] * ctx->ranks) ? t->fresh[i] : 0.0f;
-    k->add(t->residual, t->fresh, n);
-    store_residual(ctx, start, t->residual, n);
+    k->add(t->fresh, load_residual(ctx, r->out, start, n, t->residual), n);
+    store_residual(ctx, start, t->fresh, n);
 }
 
 static size_t compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op,
                           const uint8_t *const *msgs, const struct tiles *t)
 {
-    const struct dsc_kernels *k = dsc_kernels_get();
+    const struct dsc_kernels *k = ctx->k;
     const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     size_t n_bad = 0;
 
@@ -422,7 +416,7 @@ static size_t compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op
 static size_t compute_local(const struct dsc_compute *ctx, const struct dsc_op *op,
                             const struct tiles *t)
 {
-    const struct dsc_kernels *k = dsc_kernels_get();
+    const struct dsc_kernels *k = ctx->k;
     size_t n_bad = 0;
 
     for (size_t i = 0; i < op->n; i += t->elems) {
@@ -431,7 +425,7 @@ static size_t compute_local(const struct dsc_compute *ctx, const struct dsc_op *
         size_t bad;
 
         if (!ctx->idle[op->tier]) {
-            old = residual_in(ctx, at, n, t->residual);
+            old = load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
             k->axpy(t->value, v, old, ctx->call->residual.beta, n);
         } else if (v != t->value) {
             memcpy(t->value, v, n * sizeof(float));

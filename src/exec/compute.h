@@ -6,6 +6,7 @@
 #ifndef DSC_COMPUTE_H
 #define DSC_COMPUTE_H
 
+#include "codec/kernels.h"
 #include "feedback/feedback.h"
 #include "plan/plan.h"
 
@@ -19,6 +20,7 @@ struct dsc_call {
 
 /* What all operations of a call share. */
 struct dsc_compute {
+    const struct dsc_kernels *k; /* chosen once */
     const struct dscomm_plan *plan;
     const struct dsc_call *call;
     float *partial;

@@ -16,7 +16,7 @@ struct dsc_exec_params {
     int n_threads; /* the caller included */
     int timeout_ms;
     uint64_t spin_ns;
-    size_t slot_bytes;   /* payload of a connection's slots; only giant plans need more */
+    size_t slot_bytes;   /* payload of a connection's slots: no plan may need more */
     size_t inline_bytes; /* calls up to this (float32 bytes) leave the workers asleep */
 };
 
@@ -29,7 +29,10 @@ dscomm_status_t dsc_exec_create(struct dsc_net *net, const struct dsc_exec_param
                                 struct dsc_exec **exec_out);
 void dsc_exec_destroy(struct dsc_exec *exec); /* NULL allowed */
 
-/* Connects the plan's peers and makes its buffers. Collective. plan is borrowed. */
+/*
+ * Connects the plan's peers and makes its buffers. Collective. plan is borrowed. DSCOMM_ERR_LIMIT:
+ * its chunks were enlarged, because there are too many, and no longer fit in a slot.
+ */
 dscomm_status_t dsc_exec_prepare(struct dsc_exec *exec, const struct dscomm_plan *plan,
                                  struct dsc_exec_run **run_out);
 void dsc_exec_run_destroy(struct dsc_exec_run *run); /* NULL allowed */

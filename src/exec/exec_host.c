@@ -16,6 +16,7 @@
 
 #define LOOK_AHEAD 64
 #define MAX_LOOK_AHEAD 4096
+#define JOB_SLICE_NS 200000u    /* longest sleep while workers compute: messages come meanwhile */
 #define WAIT_SLICE_NS 50000000u /* longest sleep; deadline and abort are looked at between */
 
 enum op_state {
@@ -25,13 +26,23 @@ enum op_state {
     OP_DONE,
 };
 
+struct dsc_buffer {
+    void *memory;
+    size_t bytes;
+};
+
 struct dsc_exec {
     struct dsc_net *net;
     struct dsc_exec_params params;
     struct dsc_workers *workers;
     struct dsc_exec_stats stats;
-    size_t scratch_floats; /* per thread */
-    float *scratch;        /* [n_threads] */
+    uint32_t next_sequence; /* of the call that a plan is prepared for */
+    /* Calls never overlap, so all plans share these; they grow when a plan is prepared. */
+    struct dsc_buffer scratch; /* [n_threads] of scratch_floats float32 */
+    struct dsc_buffer partial; /* float32 partial sums */
+    struct dsc_buffer gather;  /* one-shot: kept messages */
+    struct dsc_buffer staging; /* [n_staging] of a plan's staging_stride bytes */
+    size_t scratch_floats;     /* per thread */
 };
 
 struct dsc_exec_run {
@@ -53,6 +64,7 @@ struct dsc_exec_run {
     int16_t *op_staging;   /* [n_ops] buffer in use, -1 none */
     uint32_t first, n_done, n_running, sequence, look_ahead;
     bool use_workers;
+    uint64_t idle_since, seen_bytes; /* for the deadline: see idle_ns() */
     int bad_rank;
 };
 
@@ -82,7 +94,10 @@ void dsc_exec_destroy(struct dsc_exec *exec)
     if (exec == NULL)
         return;
     dsc_workers_destroy(exec->workers);
-    dsc_free(exec->scratch);
+    dsc_free(exec->scratch.memory);
+    dsc_free(exec->partial.memory);
+    dsc_free(exec->gather.memory);
+    dsc_free(exec->staging.memory);
     dsc_free(exec);
 }
 
@@ -91,21 +106,32 @@ const struct dsc_exec_stats *dsc_exec_stats(const struct dsc_exec *exec)
     return &exec->stats;
 }
 
-/* Scratch memory is shared by all plans; it grows with the largest tile. */
-static dscomm_status_t fit_scratch(struct dsc_exec *exec, const struct dscomm_plan *plan)
+static bool grow(struct dsc_buffer *buffer, size_t bytes)
 {
-    const size_t floats = dsc_round_up(dsc_compute_scratch_floats(plan), 16);
-    float *scratch;
+    void *memory;
 
-    if (floats <= exec->scratch_floats)
-        return DSCOMM_OK;
-    scratch = dsc_calloc(DSC_MEM_EXEC, (size_t)exec->params.n_threads * floats, sizeof(float));
-    if (scratch == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "scratch memory of %zu floats", floats);
-    dsc_free(exec->scratch);
-    exec->scratch = scratch;
+    if (bytes <= buffer->bytes)
+        return true;
+    memory = dsc_calloc(DSC_MEM_EXEC, 1, bytes);
+    if (memory == NULL)
+        return false;
+    dsc_free(buffer->memory);
+    *buffer = (struct dsc_buffer){ memory, bytes };
+    return true;
+}
+
+static bool grow_buffers(struct dsc_exec *exec, const struct dscomm_plan *plan,
+                         size_t staging_stride)
+{
+    const size_t floats =
+        dsc_max_size(exec->scratch_floats, dsc_round_up(dsc_compute_scratch_floats(plan), 16));
+
+    if (!grow(&exec->scratch, (size_t)exec->params.n_threads * floats * sizeof(float)))
+        return false;
     exec->scratch_floats = floats;
-    return DSCOMM_OK;
+    return grow(&exec->partial, plan->partial_elems * sizeof(float)) &&
+           grow(&exec->gather, plan->gather_bytes) &&
+           grow(&exec->staging, plan->n_staging * staging_stride);
 }
 
 static bool alloc_run(struct dsc_exec_run *run)
@@ -117,35 +143,43 @@ static bool alloc_run(struct dsc_exec_run *run)
     return MAKE(conns, (size_t)p->n_peers) && MAKE(tx_base, (size_t)p->n_peers) &&
            MAKE(rx_base, (size_t)p->n_peers) && MAKE(state, p->n_ops) && MAKE(computed, p->n_ops) &&
            MAKE(bytes, p->n_ops) && MAKE(op_staging, p->n_ops) && MAKE(payloads, p->n_recvs) &&
-           MAKE(posted, p->n_sends) && MAKE(partial, p->partial_elems) &&
-           MAKE(gather, p->gather_bytes) && MAKE(staging, p->n_staging * run->staging_stride) &&
-           MAKE(staging_used, p->n_staging);
+           MAKE(posted, p->n_sends) && MAKE(staging_used, p->n_staging) &&
+           grow_buffers(run->exec, p, run->staging_stride);
 #undef MAKE
 }
 
 dscomm_status_t dsc_exec_prepare(struct dsc_exec *exec, const struct dscomm_plan *plan,
                                  struct dsc_exec_run **run_out)
 {
-    struct dsc_exec_run *run = dsc_calloc(DSC_MEM_EXEC, 1, sizeof(*run));
+    struct dsc_exec_run *run;
     dscomm_status_t st;
 
+    if (plan->max_msg_bytes > exec->params.slot_bytes)
+        return dsc_fail(DSCOMM_ERR_LIMIT,
+                        "count %zu needs messages of %zu bytes, connections have %zu; set "
+                        "DSCOMM_CHUNK_BYTES to at least %zu on all ranks",
+                        plan->params.count, plan->max_msg_bytes, exec->params.slot_bytes,
+                        plan->max_msg_bytes);
+    if (2 * (size_t)plan->n_staging > MAX_LOOK_AHEAD)
+        return dsc_fail(DSCOMM_ERR_LIMIT, "plan needs %u staging buffers, at most %d",
+                        plan->n_staging, MAX_LOOK_AHEAD / 2);
+    run = dsc_calloc(DSC_MEM_EXEC, 1, sizeof(*run));
     if (run == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "plan state");
     run->exec = exec;
     run->plan = plan;
-    run->look_ahead = LOOK_AHEAD + 4 * (uint32_t)plan->n_peers + 2 * plan->n_staging;
-    if (run->look_ahead > MAX_LOOK_AHEAD)
-        run->look_ahead = MAX_LOOK_AHEAD;
+    run->look_ahead = (uint32_t)dsc_min_size(
+        MAX_LOOK_AHEAD, LOOK_AHEAD + 4 * (size_t)plan->n_peers + 2 * (size_t)plan->n_staging);
     if (!alloc_run(run)) {
         st = dsc_fail(DSCOMM_ERR_NO_MEMORY, "buffers of a plan for %zu elements",
                       plan->params.count);
         goto err;
     }
-    DSC_TRY_GOTO(err, fit_scratch(exec, plan));
-    DSC_TRY_GOTO(err, dsc_net_connect(exec->net, plan->peers, plan->n_peers,
-                                      plan->max_msg_bytes > exec->params.slot_bytes
-                                          ? plan->max_msg_bytes
-                                          : exec->params.slot_bytes));
+    dsc_net_enter(exec->net, exec->next_sequence, plan->hash, plan->descriptor);
+    st = dsc_net_connect(exec->net, plan->peers, plan->n_peers);
+    dsc_net_leave(exec->net);
+    if (st < 0)
+        goto err;
     *run_out = run;
     return DSCOMM_OK;
 
@@ -167,9 +201,6 @@ void dsc_exec_run_destroy(struct dsc_exec_run *run)
     dsc_free(run->op_staging);
     dsc_free(run->payloads);
     dsc_free(run->posted);
-    dsc_free(run->partial);
-    dsc_free(run->gather);
-    dsc_free(run->staging);
     dsc_free(run->staging_used);
     dsc_free(run);
 }
@@ -330,7 +361,7 @@ static bool place_message(struct dsc_exec_run *run, uint32_t op_index, bool may_
     run->op_staging[op_index] = -1;
     run->bytes[op_index] = NULL;
     if (op->kind == DSC_OP_ENCODE || op->kind == DSC_OP_GATHER) {
-        run->bytes[op_index] = run->gather + op->keep;
+        run->bytes[op_index] = (uint8_t *)run->exec->gather.memory + op->keep;
         return true;
     }
     if (op->n_sends == 0)
@@ -344,7 +375,8 @@ static bool place_message(struct dsc_exec_run *run, uint32_t op_index, bool may_
     run->op_staging[op_index] = (int16_t)take_staging(run);
     if (run->op_staging[op_index] < 0)
         return false;
-    run->bytes[op_index] = run->staging + (size_t)run->op_staging[op_index] * run->staging_stride;
+    run->bytes[op_index] = (uint8_t *)run->exec->staging.memory +
+                           (size_t)run->op_staging[op_index] * run->staging_stride;
     return true;
 }
 
@@ -353,7 +385,8 @@ static bool place_message(struct dsc_exec_run *run, uint32_t op_index, bool may_
 static void compute(struct dsc_exec_run *run, uint32_t op_index, int thread)
 {
     const struct dsc_op *op = &run->plan->ops[op_index];
-    float *scratch = run->exec->scratch + (size_t)thread * run->exec->scratch_floats;
+    float *scratch =
+        (float *)run->exec->scratch.memory + (size_t)thread * run->exec->scratch_floats;
     const size_t bad = dsc_compute_op(&run->compute, op, run->payloads + op->first_recv,
                                       run->bytes[op_index], scratch);
 
@@ -393,10 +426,10 @@ static void on_computed(struct dsc_exec_run *run, uint32_t op_index)
         finish_sending(run, op_index);
 }
 
-static bool deps_computed(const struct dsc_exec_run *run, const struct dsc_op *op)
+static bool deps_done(const struct dsc_exec_run *run, const struct dsc_op *op)
 {
     for (uint32_t i = op->first_dep; i < op->first_dep + op->n_deps; i++)
-        if (run->state[run->plan->deps[i]] < OP_SENDING)
+        if (run->state[run->plan->deps[i]] != OP_DONE)
             return false;
     return true;
 }
@@ -409,7 +442,7 @@ static dscomm_status_t start_op(struct dsc_exec_run *run, uint32_t op_index, boo
 
     if (st != DSCOMM_OK)
         return st < 0 ? st : DSCOMM_OK;
-    if (!deps_computed(run, op) || !place_message(run, op_index, may_stage))
+    if (!deps_done(run, op) || !place_message(run, op_index, may_stage))
         return DSCOMM_OK;
     if (run->use_workers) {
         run->state[op_index] = OP_RUNNING;
@@ -460,7 +493,7 @@ static dscomm_status_t scan(struct dsc_exec_run *run, bool *moved_out)
         if (run->state[i] == OP_DONE)
             continue;
         n_open++;
-        both = op->n_recvs > 0 && op->n_sends > 0;
+        both = dsc_op_may_stage(op);
         n_both += both;
         st = step_op(run, i, both && n_both <= plan->n_staging);
         if (st < 0)
@@ -504,8 +537,8 @@ static dscomm_status_t deadline_passed(struct dsc_exec_run *run)
                     "rank %d: waited %.1f s for rank %d (%s) in call %u, %u of "
                     "%u operations done",
                     run->plan->params.rank, run->exec->params.timeout_ms / 1e3, peer,
-                    dsc_net_transport_name(run->exec->net, peer), run->sequence, run->n_done,
-                    run->plan->n_ops);
+                    peer < 0 ? "-" : dsc_net_transport_name(run->exec->net, peer), run->sequence,
+                    run->n_done, run->plan->n_ops);
 }
 
 /* Nothing can move: computes for a worker, or waits for the network. */
@@ -515,7 +548,7 @@ static void wait_for_something(struct dsc_exec_run *run, uint32_t jobs_done)
 
     if (run->n_running > 0) {
         if (!dsc_workers_help(exec->workers))
-            dsc_workers_wait(exec->workers, jobs_done, 200000);
+            dsc_workers_wait(exec->workers, jobs_done, JOB_SLICE_NS);
         return;
     }
     dsc_net_wait(exec->net,
@@ -537,7 +570,7 @@ static void begin_call(struct dsc_exec_run *run, const struct dsc_call *call, ui
     const struct dscomm_plan *p = run->plan;
     struct dsc_exec *exec = run->exec;
 
-    dsc_compute_begin(&run->compute, p, call, run->partial, run->gather);
+    dsc_compute_begin(&run->compute, p, call, exec->partial.memory, exec->gather.memory);
     memset(run->state, OP_WAITING, p->n_ops);
     memset((void *)run->computed, 0, p->n_ops);
     memset(run->posted, 0, p->n_sends);
@@ -546,6 +579,7 @@ static void begin_call(struct dsc_exec_run *run, const struct dsc_call *call, ui
     run->first = run->n_done = run->n_running = 0;
     run->sequence = sequence;
     run->bad_rank = -1;
+    run->idle_since = 0;
     run->use_workers = dsc_workers_count(exec->workers) > 0 &&
                        p->params.count * sizeof(float) > exec->params.inline_bytes;
     for (int i = 0; i < p->n_peers; i++) {
@@ -560,6 +594,7 @@ static void begin_call(struct dsc_exec_run *run, const struct dsc_call *call, ui
 
 static void end_call(struct dsc_exec_run *run)
 {
+    run->exec->next_sequence = run->sequence + 1;
     for (int i = 0; i < run->plan->n_peers; i++) {
         run->conns[i]->tx_next += run->plan->n_tx[i];
         run->conns[i]->rx_next += run->plan->n_rx[i];
@@ -576,16 +611,32 @@ static void drain_workers(struct dsc_exec_run *run)
             continue;
         while (!atomic_load_explicit(&run->computed[i], memory_order_acquire))
             if (!dsc_workers_help(run->exec->workers))
-                dsc_workers_wait(run->exec->workers, dsc_workers_done(run->exec->workers), 100000);
+                dsc_workers_wait(run->exec->workers, dsc_workers_done(run->exec->workers),
+                                 JOB_SLICE_NS);
         run->n_running--;
     }
+}
+
+/*
+ * How long nothing has moved. Bytes of a message on a slow link are progress; own work that workers
+ * still do is no wait for a peer.
+ */
+static uint64_t idle_ns(struct dsc_exec_run *run, uint64_t now)
+{
+    const struct dsc_net *net = run->exec->net;
+    const uint64_t bytes = dsc_net_wire_tx_bytes(net) + dsc_net_wire_rx_bytes(net);
+
+    if (run->idle_since == 0 || bytes != run->seen_bytes || run->n_running > 0)
+        run->idle_since = now;
+    run->seen_bytes = bytes;
+    return now - run->idle_since;
 }
 
 static dscomm_status_t drive(struct dsc_exec_run *run)
 {
     struct dsc_exec *exec = run->exec;
     const uint64_t patience = (uint64_t)exec->params.timeout_ms * 1000000u;
-    uint64_t idle_since = 0, idle;
+    uint64_t now;
 
     for (;;) {
         const uint32_t jobs_done = dsc_workers_done(exec->workers);
@@ -596,16 +647,14 @@ static dscomm_status_t drive(struct dsc_exec_run *run)
         if (run->n_done == run->plan->n_ops && !anything_unsent(run))
             return DSCOMM_OK;
         if (moved) {
-            idle_since = 0;
+            run->idle_since = 0;
             continue;
         }
-        idle = dsc_now_ns();
-        if (idle_since == 0)
-            idle_since = idle;
-        else if (idle - idle_since > patience)
+        now = dsc_now_ns();
+        if (idle_ns(run, now) > patience)
             return deadline_passed(run);
         wait_for_something(run, jobs_done);
-        atomic_fetch_add_explicit(&exec->stats.wait_ns, dsc_now_ns() - idle, memory_order_relaxed);
+        atomic_fetch_add_explicit(&exec->stats.wait_ns, dsc_now_ns() - now, memory_order_relaxed);
     }
 }
 
@@ -615,9 +664,11 @@ dscomm_status_t dsc_exec_call(struct dsc_exec_run *run, const struct dsc_call *c
     const uint32_t saved = dsc_fp_enter();
     dscomm_status_t st;
 
+    dsc_net_enter(run->exec->net, sequence, run->plan->hash, run->plan->descriptor);
     begin_call(run, call, sequence);
     st = drive(run);
     drain_workers(run);
+    dsc_net_leave(run->exec->net);
     dsc_fp_leave(saved);
     *bad_rank_out = run->bad_rank;
     if (st == DSCOMM_OK)

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#define SLEEP_NS 1000000000u
+
 struct worker {
     struct dsc_workers *pool;
     pthread_t thread;
@@ -24,7 +26,8 @@ struct dsc_workers {
     _Atomic uint32_t *ring;
     int n_workers;
     struct worker *workers;
-    _Alignas(64) _Atomic uint32_t tail; /* futex word of idle workers */
+    _Alignas(64) _Atomic uint32_t tail;
+    _Atomic uint32_t wake; /* futex word of idle workers: +1 per job added and at the end */
     _Alignas(64) _Atomic uint32_t head;
     _Alignas(64) _Atomic uint32_t done; /* futex word of the producer */
     _Atomic uint32_t sleepers;
@@ -60,7 +63,7 @@ static void run(struct dsc_workers *pool, uint32_t job, int thread)
 static void wait_for_job(struct dsc_workers *pool)
 {
     const uint64_t until = dsc_now_ns() + pool->spin_ns;
-    uint32_t tail;
+    uint32_t seen;
 
     do {
         if (atomic_load(&pool->tail) != atomic_load(&pool->head) || atomic_load(&pool->stop))
@@ -69,9 +72,9 @@ static void wait_for_job(struct dsc_workers *pool)
     } while (pool->spin_ns > 0 && dsc_now_ns() < until);
 
     atomic_fetch_add(&pool->sleepers, 1);
-    tail = atomic_load(&pool->tail);
-    if (tail == atomic_load(&pool->head) && !atomic_load(&pool->stop))
-        dsc_futex_wait(&pool->tail, tail, 1000000000u);
+    seen = atomic_load(&pool->wake);
+    if (atomic_load(&pool->tail) == atomic_load(&pool->head) && !atomic_load(&pool->stop))
+        dsc_futex_wait(&pool->wake, seen, SLEEP_NS);
     atomic_fetch_sub(&pool->sleepers, 1);
 }
 
@@ -113,7 +116,7 @@ dscomm_status_t dsc_workers_create(int n_workers, uint32_t max_jobs, uint64_t sp
 
         *w = (struct worker){ .pool = pool, .number = i + 1 };
         pool->n_workers = i + 1;
-        w->started = pthread_create(&w->thread, NULL, worker_main, w) == 0;
+        w->started = dsc_thread_start(&w->thread, worker_main, w);
         if (!w->started) {
             dsc_workers_destroy(pool);
             return dsc_fail(DSCOMM_ERR_LIMIT, "cannot start worker thread %d of %d", i + 1,
@@ -129,14 +132,11 @@ void dsc_workers_destroy(struct dsc_workers *workers)
     if (workers == NULL)
         return;
     atomic_store(&workers->stop, 1);
-    atomic_fetch_add(&workers->tail, 0); /* orders the stop before the wake */
-    dsc_futex_wake(&workers->tail, workers->n_workers);
-    for (int i = 0; i < workers->n_workers; i++) {
-        if (!workers->workers[i].started)
-            continue;
-        dsc_futex_wake(&workers->tail, workers->n_workers);
-        pthread_join(workers->workers[i].thread, NULL);
-    }
+    atomic_fetch_add(&workers->wake, 1);
+    dsc_futex_wake(&workers->wake, INT32_MAX);
+    for (int i = 0; i < workers->n_workers; i++)
+        if (workers->workers[i].started)
+            pthread_join(workers->workers[i].thread, NULL);
     dsc_free(workers->workers);
     dsc_free(workers->ring);
     dsc_free(workers);
@@ -159,8 +159,9 @@ void dsc_workers_add(struct dsc_workers *workers, uint32_t job)
 
     atomic_store_explicit(&workers->ring[tail & workers->mask], job, memory_order_relaxed);
     atomic_store(&workers->tail, tail + 1);
+    atomic_fetch_add(&workers->wake, 1);
     if (atomic_load(&workers->sleepers) > 0)
-        dsc_futex_wake(&workers->tail, 1);
+        dsc_futex_wake(&workers->wake, 1);
 }
 
 bool dsc_workers_help(struct dsc_workers *workers)

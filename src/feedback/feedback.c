@@ -9,6 +9,9 @@
 #include <math.h>
 #include <string.h>
 
+/* The config as it was when it was first published: a caller may know no more. */
+#define CONFIG_BYTES_FIRST (offsetof(dscomm_feedback_config_t, shadow) + sizeof(int))
+
 struct dscomm_feedback {
     size_t count;
     dscomm_feedback_config_t config;
@@ -87,9 +90,6 @@ static void touched(dscomm_feedback_t *fb)
 
 static dscomm_status_t check_config(const dscomm_feedback_config_t *config)
 {
-    if (config->struct_bytes != sizeof(*config))
-        return dsc_fail(DSCOMM_ERR_INVALID, "feedback config struct_bytes %zu, must be %zu",
-                        config->struct_bytes, sizeof(*config));
     if (!(config->beta > 0.0f && config->beta <= 1.0f))
         return dsc_fail(DSCOMM_ERR_INVALID, "feedback beta %g, must be in (0, 1]",
                         (double)config->beta);
@@ -106,20 +106,25 @@ static dscomm_status_t check_config(const dscomm_feedback_config_t *config)
 dscomm_status_t dscomm_feedback_create(size_t count, const dscomm_feedback_config_t *config,
                                        dscomm_feedback_t **fb_out)
 {
-    static const dscomm_feedback_config_t defaults = DSCOMM_FEEDBACK_CONFIG_INIT;
+    dscomm_feedback_config_t c = DSCOMM_FEEDBACK_CONFIG_INIT;
     dscomm_feedback_t *fb;
 
     if (fb_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "fb_out is NULL");
-    config = config == NULL ? &defaults : config;
-    DSC_TRY(check_config(config));
+    if (config != NULL && config->struct_bytes < CONFIG_BYTES_FIRST)
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "feedback config struct_bytes %zu, must be its size, %zu",
+                        config->struct_bytes, sizeof(*config));
+    if (config != NULL)
+        memcpy(&c, config, dsc_min_size(config->struct_bytes, sizeof(c)));
+    DSC_TRY(check_config(&c));
     fb = dsc_calloc(DSC_MEM_FEEDBACK, 1, sizeof(*fb));
     if (fb == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "feedback object");
     fb->count = count;
-    fb->config = *config;
+    fb->config = c;
     fb->known_zero = true;
-    for (int i = 0; i <= config->shadow; i++) {
+    for (int i = 0; i <= c.shadow; i++) {
         fb->vectors[i] = dsc_calloc(DSC_MEM_FEEDBACK, count, elem_bytes(fb));
         if (fb->vectors[i] == NULL) {
             dscomm_feedback_destroy(fb);
@@ -219,6 +224,7 @@ dscomm_status_t dscomm_feedback_reset(dscomm_feedback_t *fb)
 dscomm_status_t dscomm_feedback_scale(dscomm_feedback_t *fb, float factor)
 {
     size_t lost = 0;
+    uint32_t saved;
 
     DSC_TRY(check_object(fb));
     if (!isfinite(factor))
@@ -228,12 +234,16 @@ dscomm_status_t dscomm_feedback_scale(dscomm_feedback_t *fb, float factor)
         fb->can_roll_back = false;
         return DSCOMM_OK;
     }
+    saved = dsc_fp_enter(); /* the caller may flush subnormals to zero */
     for (size_t i = 0; i < fb->count; i++) {
         const float value = get(fb, current(fb), i) * factor;
 
-        lost += !can_store(fb, value);
-        put(fb, current(fb), i, can_store(fb, value) ? value : 0.0f);
+        const bool fits = can_store(fb, value);
+
+        lost += !fits;
+        put(fb, current(fb), i, fits ? value : 0.0f);
     }
+    dsc_fp_leave(saved);
     if (lost > 0)
         dsc_log_warn(FEEDBACK, "scaling by %g overflowed in %zu elements, set to zero",
                      (double)factor, lost);

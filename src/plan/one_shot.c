@@ -6,14 +6,20 @@
  * n) links and a rank talks to ceil(log2 n) others each way.
  *
  * On the wire the stage is the step and the chunk is chunk * n_ranks + origin.
+ *
+ * Kept messages lie in a ring of a few chunks: a place is used again once the sum that read it is
+ * done and the message was passed on.
  */
 #include "plan/builder.h"
+
+#define RING_CHUNKS 4u
 
 struct one_shot {
     struct dsc_builder *b;
     int n, me, tier;
     size_t count, chunk;
-    bool forwards; /* Bruck */
+    bool forwards;                /* Bruck */
+    uint32_t sum_id[RING_CHUNKS]; /* of the chunk in each place of the ring */
 };
 
 static int wrap(const struct one_shot *w, int rank)
@@ -28,7 +34,8 @@ static uint64_t key_of(const struct one_shot *w, uint32_t c, uint32_t step, int 
 
 static size_t kept_at(const struct one_shot *w, uint32_t c, int origin)
 {
-    const size_t place = w->forwards ? (size_t)c * (size_t)w->n + (size_t)origin : c;
+    const size_t at = c % RING_CHUNKS;
+    const size_t place = w->forwards ? at * (size_t)w->n + (size_t)origin : at;
 
     return place * w->b->plan->gather_stride;
 }
@@ -45,6 +52,13 @@ static struct dsc_op span_op(const struct one_shot *w, enum dsc_op_kind kind, ui
                             .n = (uint32_t)n,
                             .msg_bytes = (uint32_t)bytes,
                             .own_partial = DSC_NO_BUFFER };
+}
+
+/* The operation takes over a place of the ring: SUM is done after all that kept messages there. */
+static void wait_for_place(struct one_shot *w, uint32_t c)
+{
+    if (c >= RING_CHUNKS)
+        dsc_builder_dep(w->b, w->sum_id[c % RING_CHUNKS]);
 }
 
 /* Passes a message that lies `distance` ranks above this one (0: own) on from step `step`. */
@@ -69,43 +83,46 @@ static uint32_t add_encode(struct one_shot *w, uint32_t c)
     else
         for (int k = 1; k < w->n; k++)
             dsc_builder_send(w->b, wrap(w, w->me + k), key_of(w, c, 0, w->me));
+    wait_for_place(w, c);
     return id;
 }
 
 /* Bruck: the message of the rank `distance` above comes in step floor(log2(distance)). */
-static uint32_t add_gather(struct one_shot *w, uint32_t c, int distance)
+static void add_gather(struct one_shot *w, uint32_t c, int distance)
 {
     struct dsc_op op = span_op(w, DSC_OP_GATHER, c);
     const int origin = wrap(w, w->me + distance);
-    uint32_t step = 0, id;
+    uint32_t step = 0;
 
     while ((2 << step) <= distance)
         step++;
     op.keep = kept_at(w, c, origin);
-    id = dsc_builder_op(w->b, &op, key_of(w, c, step, origin), 0);
+    dsc_builder_op(w->b, &op, key_of(w, c, step, origin), 0);
     dsc_builder_recv(w->b, wrap(w, w->me + (1 << step)), key_of(w, c, step, origin), op.msg_bytes,
                      0);
     add_steps(w, c, distance, step + 1);
-    return id;
+    wait_for_place(w, c);
 }
 
-static void add_sum(struct one_shot *w, uint32_t c, uint32_t first_id, uint32_t n_ids)
+static uint32_t add_sum(struct one_shot *w, uint32_t c, uint32_t first_id, uint32_t n_ids)
 {
     struct dsc_op op = span_op(w, DSC_OP_SUM, c);
     const size_t end = op.start + op.n;
     const size_t mine = dsc_cut(0, w->count, w->n, w->me);
     const size_t mine_end = dsc_cut(0, w->count, w->n, w->me + 1);
+    uint32_t id;
 
     op.own_at = w->me;
     op.keep = w->forwards ? kept_at(w, c, 0) : kept_at(w, c, w->me);
     op.own_start = mine > op.start ? dsc_min_size(mine, end) : op.start;
     op.own_end = mine_end > op.start ? dsc_min_size(mine_end, end) : op.start;
-    dsc_builder_op(w->b, &op, dsc_msg_key(c, UINT16_MAX, 0), 0);
+    id = dsc_builder_op(w->b, &op, dsc_msg_key(c, UINT16_MAX, 0), 0);
     for (int q = 0; !w->forwards && q < w->n; q++)
         if (q != w->me)
             dsc_builder_recv(w->b, q, key_of(w, c, 0, q), op.msg_bytes, 0);
     for (uint32_t i = 0; i < n_ids; i++)
         dsc_builder_dep(w->b, first_id + i);
+    return id;
 }
 
 dscomm_status_t dsc_build_one_shot(struct dsc_builder *b)
@@ -127,13 +144,14 @@ dscomm_status_t dsc_build_one_shot(struct dsc_builder *b)
     n_chunks = w.count == 0 ? 1 : (uint32_t)dsc_ceil_div(w.count, w.chunk);
     b->plan->gather_stride = dsc_round_up(
         dsc_codec_message_bytes(b->plan->codecs[w.tier], dsc_min_size(w.chunk, w.count)), 64);
-    b->plan->gather_bytes = b->plan->gather_stride * n_chunks * (w.forwards ? (size_t)w.n : 1);
+    b->plan->gather_bytes = b->plan->gather_stride * dsc_min_size(n_chunks, RING_CHUNKS) *
+                            (w.forwards ? (size_t)w.n : 1);
     for (uint32_t c = 0; c < n_chunks; c++) {
         const uint32_t id = add_encode(&w, c);
 
         for (int k = 1; w.forwards && k < w.n; k++)
             add_gather(&w, c, k);
-        add_sum(&w, c, id, w.forwards ? (uint32_t)w.n : 1);
+        w.sum_id[c % RING_CHUNKS] = add_sum(&w, c, id, w.forwards ? (uint32_t)w.n : 1);
     }
     return DSCOMM_OK;
 }

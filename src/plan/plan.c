@@ -191,11 +191,11 @@ static bool count_staging(struct dsc_builder *b)
     if (send_keys == NULL)
         return false;
     for (uint32_t i = 0; i < b->n_ops; i++)
-        if (b->ops[i].op.n_recvs > 0 && b->ops[i].op.n_sends > 0)
+        if (dsc_op_may_stage(&b->ops[i].op))
             send_keys[n++] = b->ops[i].send_key;
     qsort(send_keys, n, sizeof(*send_keys), compare_u64);
     for (uint32_t i = 0; i < b->n_ops; i++) {
-        if (b->ops[i].op.n_recvs == 0 || b->ops[i].op.n_sends == 0)
+        if (!dsc_op_may_stage(&b->ops[i].op))
             continue;
         open++;
         while (done < n && send_keys[done] < b->ops[i].key) {
@@ -231,14 +231,12 @@ static bool copy_out(struct dsc_builder *b)
         plan->deps[i] = place[b->deps[i]];
     for (uint32_t i = 0; i < b->n_recvs; i++) {
         plan->recvs[i] = b->recvs[i].msg;
-        plan->max_msg_bytes = b->recvs[i].msg.bytes > plan->max_msg_bytes ? b->recvs[i].msg.bytes
-                                                                          : plan->max_msg_bytes;
+        DSC_ASSERT(plan->recvs[i].bytes <= plan->max_msg_bytes);
     }
     for (uint32_t i = 0; i < b->n_sends; i++) {
         plan->sends[i] = b->sends[i].msg;
         plan->payload_tx_bytes += b->sends[i].msg.bytes;
-        plan->max_msg_bytes = b->sends[i].msg.bytes > plan->max_msg_bytes ? b->sends[i].msg.bytes
-                                                                          : plan->max_msg_bytes;
+        DSC_ASSERT(plan->sends[i].bytes <= plan->max_msg_bytes);
     }
     plan->n_ops = b->n_ops;
     plan->n_recvs = b->n_recvs;
@@ -260,11 +258,24 @@ static bool assemble(struct dsc_builder *b)
 
 /* ---- texts ---- */
 
+#define TEXT_BYTES 768
+#define CODEC_LIST_BYTES (DSC_MAX_TIERS * 65) /* specs and separators */
+
+static const char *const algorithm_names[] = { "local", "oneshot", "twoshot", "auto" };
+
 const char *dsc_algorithm_name(enum dsc_algorithm algorithm)
 {
-    static const char *const names[] = { "local", "oneshot", "twoshot" };
+    return algorithm_names[algorithm];
+}
 
-    return names[algorithm];
+bool dsc_algorithm_find(const char *name, enum dsc_algorithm *algorithm_out)
+{
+    for (size_t i = 0; i < DSC_ARRAY_LEN(algorithm_names); i++)
+        if (strcmp(name, algorithm_names[i]) == 0) {
+            *algorithm_out = (enum dsc_algorithm)i;
+            return true;
+        }
+    return false;
 }
 
 static void codec_list(const struct dsc_plan_params *params, char *text, size_t bytes)
@@ -288,8 +299,8 @@ static uint64_t groups_hash(const struct dsc_plan_params *params)
 /* What ranks must agree on, as "key=value key=value"; mismatch.c compares two of them. */
 static bool describe(struct dscomm_plan *plan, const struct dsc_plan_params *params)
 {
-    const size_t bytes = 768;
-    char codecs[DSC_MAX_TIERS * 65];
+    const size_t bytes = TEXT_BYTES;
+    char codecs[CODEC_LIST_BYTES];
 
     plan->descriptor = dsc_calloc(DSC_MEM_PLAN, 1, bytes);
     plan->explain = dsc_calloc(DSC_MEM_PLAN, 1, bytes);
@@ -313,10 +324,10 @@ static void explain(struct dscomm_plan *plan, const struct dsc_plan_params *para
                              ? (double)(params->n_ranks - 1)
                              : 2.0 * (params->n_ranks - 1) / params->n_ranks;
     const double plain = share * (double)params->count * (double)dsc_dtype_bytes(params->dtype);
-    char codecs[DSC_MAX_TIERS * 65];
+    char codecs[CODEC_LIST_BYTES];
 
     codec_list(params, codecs, sizeof(codecs));
-    snprintf(plan->explain, 768,
+    snprintf(plan->explain, TEXT_BYTES,
              "%s of %zu %s %s, codec %s, feedback %s, chunks of %zu elements, %" PRIu64
              " payload bytes sent, ratio %.2f, %d peers",
              dsc_algorithm_name(params->algorithm), params->count, dsc_dtype_name(params->dtype),
@@ -341,8 +352,11 @@ static size_t fit_chunk_elems(const struct dscomm_plan *plan, const struct dsc_p
 
 static void build_local(struct dsc_builder *b)
 {
-    const size_t chunk = b->plan->chunk_elems;
+    size_t chunk = b->plan->chunk_elems;
 
+    while (dsc_ceil_div(b->params->count, chunk) > DSC_MAX_CHUNKS)
+        chunk *= 2;
+    b->plan->chunk_elems = chunk;
     for (size_t start = 0; start < b->params->count; start += chunk) {
         const struct dsc_op op = { .kind = DSC_OP_LOCAL,
                                    .tier = b->params->n_tiers - 1,
@@ -360,12 +374,28 @@ static dscomm_status_t build_ops(struct dsc_builder *b)
     case DSC_ALG_LOCAL:
         build_local(b);
         return DSCOMM_OK;
+    case DSC_ALG_AUTO:
+        break;
     case DSC_ALG_ONE_SHOT:
         return dsc_build_one_shot(b);
     case DSC_ALG_TWO_SHOT:
         return dsc_build_two_shot(b);
     }
     return dsc_fail(DSCOMM_ERR_INVALID, "algorithm %d", (int)b->params->algorithm);
+}
+
+/* Of a whole chunk in any tier's codec, so the same on all ranks, whatever their own pieces are. */
+static size_t largest_message(const struct dscomm_plan *plan, const struct dsc_plan_params *params)
+{
+    size_t most = 0;
+
+    for (int t = 0; params->algorithm != DSC_ALG_LOCAL && t < params->n_tiers; t++) {
+        const size_t bytes = dsc_codec_message_bytes(
+            plan->codecs[t], dsc_min_size(plan->chunk_elems, params->count));
+
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 static void builder_fini(struct dsc_builder *b)
@@ -381,6 +411,9 @@ dscomm_status_t dsc_plan_build(const struct dsc_plan_params *params, struct dsco
     struct dsc_builder b = { .params = params };
     dscomm_status_t st;
 
+    if (params->n_tiers < 1 || params->n_tiers > DSC_MAX_TIERS)
+        return dsc_fail(DSCOMM_ERR_INVALID, "%d tiers, must be 1 to %d", params->n_tiers,
+                        DSC_MAX_TIERS);
     b.plan = dsc_calloc(DSC_MEM_PLAN, 1, sizeof(*b.plan));
     if (b.plan == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "plan of %zu elements", params->count);
@@ -391,6 +424,7 @@ dscomm_status_t dsc_plan_build(const struct dsc_plan_params *params, struct dsco
     b.plan->chunk_elems = fit_chunk_elems(b.plan, params);
 
     DSC_TRY_GOTO(err, build_ops(&b));
+    b.plan->max_msg_bytes = largest_message(b.plan, params);
     if (b.failed || !assemble(&b) || !describe(b.plan, params)) {
         st = dsc_fail(DSCOMM_ERR_NO_MEMORY, "plan of %zu elements with %u operations",
                       params->count, b.n_ops);

@@ -21,7 +21,8 @@
 #define DSC_MAX_CHUNKS 65535 /* per stage: the header counts chunks in 16 bits */
 #define DSC_BRUCK_RANKS 8    /* one-shot with more ranks forwards messages */
 
-enum dsc_algorithm { DSC_ALG_LOCAL, DSC_ALG_ONE_SHOT, DSC_ALG_TWO_SHOT };
+/* AUTO is a wish, never a plan's. */
+enum dsc_algorithm { DSC_ALG_LOCAL, DSC_ALG_ONE_SHOT, DSC_ALG_TWO_SHOT, DSC_ALG_AUTO };
 
 struct dsc_plan_params {
     int n_ranks, rank;
@@ -117,7 +118,7 @@ struct dsc_op {
     size_t keep;        /* ENCODE, GATHER: offset in the gather buffer */
     uint32_t first_recv, n_recvs; /* in plan->recvs, in the order of summing */
     uint32_t first_send, n_sends; /* in plan->sends */
-    uint32_t first_dep, n_deps;   /* in plan->deps: ops that must be done */
+    uint32_t first_dep, n_deps;   /* in plan->deps: ops that must be done, sends included */
 };
 
 struct dscomm_plan {
@@ -138,11 +139,17 @@ struct dscomm_plan {
     uint32_t n_deps;
     size_t max_msg_bytes;
     size_t partial_elems;      /* float32 partial sums */
-    size_t gather_bytes;       /* one-shot: kept messages, [chunk][rank] */
+    size_t gather_bytes;       /* one-shot: messages kept for a few chunks, [chunk][rank] */
     size_t gather_stride;      /* bytes of one kept message's place */
     uint32_t n_staging;        /* buffers of max_msg_bytes that make any window free of deadlock */
     uint64_t payload_tx_bytes; /* per call */
 };
+
+/* Might hold received messages while it waits for a slot; GATHER keeps them elsewhere anyway. */
+static inline bool dsc_op_may_stage(const struct dsc_op *op)
+{
+    return op->n_recvs > 0 && op->n_sends > 0 && op->kind != DSC_OP_GATHER;
+}
 
 /**
  * @param plan_out Owned by the caller.
@@ -152,5 +159,7 @@ dscomm_status_t dsc_plan_build(const struct dsc_plan_params *params, struct dsco
 void dsc_plan_destroy(struct dscomm_plan *plan); /* NULL allowed */
 
 const char *dsc_algorithm_name(enum dsc_algorithm algorithm);
+/* The other way; false: no such name. */
+bool dsc_algorithm_find(const char *name, enum dsc_algorithm *algorithm_out);
 
 #endif

@@ -61,8 +61,9 @@ static void read_boot_id(char *buf, size_t buf_bytes)
 }
 
 /*
- * One kernel and one /dev/shm: containers on a host share the boot id, but those with a /dev/shm of
- * their own cannot open each other's segments.
+ * One kernel and one /dev/shm: containers on a host share the boot id, but have each a /dev/shm of
+ * their own and, which matters, a /proc of their own: segments are memfds that a peer opens through
+ * /proc/PID/fd. The mount stands for the container; nothing is kept in it.
  */
 static dscomm_status_t host_id(const char *override, char id_out[DSC_HOST_ID_BYTES])
 {

@@ -19,15 +19,15 @@
 
 struct launcher {
     const char *rank, *n_ranks; /* variables */
-    const char *n_local;        /* ranks on this host */
+    const char *n_local[2];     /* ranks on this host: the first that is set */
 };
 
 /* The first whose rank and size are both there: mpirun inside a Slurm job is mpirun. */
 static const struct launcher launchers[] = {
-    { "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE" },
-    { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE" },
-    { "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_SIZE" },
-    { "SLURM_PROCID", "SLURM_NTASKS", NULL },
+    { "RANK", "WORLD_SIZE", { "LOCAL_WORLD_SIZE" } },
+    { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", { "OMPI_COMM_WORLD_LOCAL_SIZE" } },
+    { "PMI_RANK", "PMI_SIZE", { "PMI_LOCAL_SIZE", "MPI_LOCALNRANKS" } }, /* MPICH: the second */
+    { "SLURM_PROCID", "SLURM_NTASKS", { NULL } },
 };
 
 /* What makes one job's key another's; which exist depends on the launcher. */
@@ -94,9 +94,11 @@ static dscomm_status_t all_are_local(const struct launcher *launcher, int n_rank
 {
     int n_local = 0, n_nodes = 0;
 
-    if (launcher->n_local != NULL)
-        DSC_TRY(number(launcher->n_local, 0, DSC_MAX_RANKS, 0, &n_local));
-    else
+    for (size_t i = 0; i < DSC_ARRAY_LEN(launcher->n_local) && n_local == 0; i++) {
+        if (launcher->n_local[i] != NULL)
+            DSC_TRY(number(launcher->n_local[i], 0, DSC_MAX_RANKS, 0, &n_local));
+    }
+    if (launcher->n_local[0] == NULL)
         DSC_TRY(number("SLURM_NNODES", 0, DSC_MAX_RANKS, 0, &n_nodes));
     *local_out = n_local == n_ranks || n_nodes == 1 || n_ranks == 1;
     return DSCOMM_OK;

@@ -4,8 +4,8 @@
  * without a goodbye is the peer's death, within the time that TCP needs to say so.
  *
  * An error message's payload is "STATUS RANK text", RANK being who found it, so that it can be
- * passed on unchanged; status 0 is a goodbye. Between messages single zero bytes wake an epoll
- * sleeper; a header begins with another byte.
+ * passed on unchanged; status 0 is a goodbye, 1 says what call the peer is in. Between messages
+ * single zero bytes wake an epoll sleeper; a header begins with another byte.
  */
 #include "transport/net_internal.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks that are threads of one process. The two sides of a pair meet in a list of this process,
- * keyed by job and ranks; whoever comes second makes the memory, for the larger of both sizes.
- * After that they share nothing but the pair: rings, bells and one box per side for what is not
- * data.
+ * keyed by job and ranks; whoever comes second makes the memory. After that they share nothing but
+ * the pair: rings, bells, and boxes and a notice per side for what is not data.
  */
 #include "transport/net_internal.h"
 
@@ -28,6 +27,12 @@ struct box {
     char text[DSC_ERROR_TEXT_MAX];
 };
 
+/* What call a side is in; may be written again before it is read. */
+struct notice {
+    _Atomic uint32_t version;
+    char text[DSC_ERROR_TEXT_MAX]; /* guarded by the mutex */
+};
+
 struct dsc_loop_pair {
     struct dsc_loop_pair *next; /* while one side waits for the other */
     uint64_t job;
@@ -35,10 +40,10 @@ struct dsc_loop_pair {
     size_t slot_bytes;
     uint32_t n_slots;
     int n_refs;
-    bool attached[2];
     struct dsc_local_bell *bells[2];
     uint8_t *memory; /* ring 0 to 1, ring 1 to 0; NULL until both are there */
     struct box boxes[2][N_BOXES];
+    struct notice notices[2];
 };
 
 struct loop_conn {
@@ -47,11 +52,13 @@ struct loop_conn {
     int side;
     bool is_dead; /* this side's last box says so */
     uint32_t boxes_read;
+    uint32_t notice_read; /* its version */
     struct dsc_ring tx, rx;
     struct dsc_header *rx_headers; /* [n_slots] private copies */
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards waiting and the pairs in it */
+/* Guards waiting, the pairs in it and all notices. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct dsc_loop_pair *waiting;
 
 static struct loop_conn *loop_of(struct dsc_conn *conn)
@@ -74,28 +81,20 @@ static void pair_unref(struct dsc_loop_pair *pair)
     dsc_free(pair);
 }
 
-/* Takes the pair of this job and these ranks out of the list if the other side waits in it. */
-static struct dsc_loop_pair *take_waiting(uint64_t job, int lo, int hi, int side)
+/* Where the list has this job's pair of these ranks, with the other side in it; else its end. */
+static struct dsc_loop_pair **find_waiting(uint64_t job, int lo, int hi)
 {
-    for (struct dsc_loop_pair **at = &waiting; *at != NULL; at = &(*at)->next) {
-        struct dsc_loop_pair *const pair = *at;
+    struct dsc_loop_pair **at = &waiting;
 
-        if (pair->job != job || pair->ranks[0] != lo || pair->ranks[1] != hi ||
-            pair->attached[side])
-            continue;
-        *at = pair->next;
-        return pair;
-    }
-    return NULL;
+    while (*at != NULL && ((*at)->job != job || (*at)->ranks[0] != lo || (*at)->ranks[1] != hi))
+        at = &(*at)->next;
+    return at;
 }
 
-static void attach(struct dsc_loop_pair *pair, struct dsc_net *net, int side, size_t slot_bytes)
+static void attach(struct dsc_loop_pair *pair, struct dsc_net *net, int side)
 {
-    if (pair->slot_bytes < slot_bytes)
-        pair->slot_bytes = slot_bytes;
     dsc_local_bell_acquire(net->bell);
     pair->bells[side] = net->bell;
-    pair->attached[side] = true;
     pair->n_refs++;
 }
 
@@ -121,10 +120,14 @@ static dscomm_status_t offer_locked(struct dsc_net *net, int peer)
     const int side = net->rank > peer;
     const int lo = side ? peer : net->rank;
     const int hi = side ? net->rank : peer;
-    struct dsc_loop_pair *pair = take_waiting(net->job, lo, hi, side);
+    struct dsc_loop_pair **const at = find_waiting(net->job, lo, hi);
+    struct dsc_loop_pair *pair = *at;
 
     if (pair != NULL) {
-        attach(pair, net, side, setup->slot_bytes);
+        if (!dsc_setup_check_slots(net, peer, pair->slot_bytes))
+            return net->error; /* the pair stays in the list: the other side is told there */
+        *at = pair->next;
+        attach(pair, net, side);
         setup->pair = pair;
         DSC_TRY(make_memory(pair));
         dsc_local_bell_ring(pair->bells[!side]);
@@ -136,8 +139,9 @@ static dscomm_status_t offer_locked(struct dsc_net *net, int peer)
     pair->job = net->job;
     pair->ranks[0] = lo;
     pair->ranks[1] = hi;
+    pair->slot_bytes = net->params.slot_bytes;
     pair->n_slots = net->params.n_slots;
-    attach(pair, net, side, setup->slot_bytes);
+    attach(pair, net, side);
     setup->pair = pair;
     pair->next = waiting;
     waiting = pair;
@@ -210,10 +214,12 @@ void dsc_loopback_tell(struct dsc_net *net, dscomm_status_t status, int rank, co
 void dsc_loopback_look(struct dsc_net *net, int peer)
 {
     const struct dsc_loop_pair *const pair = net->peers[peer].setup.pair;
-    const struct box *const box = &pair->boxes[net->rank < peer][0];
+    const struct box *const boxes = pair->boxes[net->rank < peer];
 
-    if (!dsc_loopback_met(net, peer) && atomic_load(&box->state) == BOX_ERROR)
-        dsc_net_heard(net, NULL, box->status, box->rank, box->text);
+    if (dsc_loopback_met(net, peer))
+        return;
+    for (int i = 0; i < N_BOXES && atomic_load(&boxes[i].state) == BOX_ERROR; i++)
+        dsc_net_heard(net, NULL, boxes[i].status, boxes[i].rank, boxes[i].text);
 }
 
 dscomm_status_t dsc_loopback_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out)
@@ -367,11 +373,38 @@ static void read_boxes(struct loop_conn *loop)
     }
 }
 
+static void read_notice(struct loop_conn *loop)
+{
+    struct notice *const notice = &loop->pair->notices[!loop->side];
+    const uint32_t version = atomic_load_explicit(&notice->version, memory_order_relaxed);
+    char text[DSC_ERROR_TEXT_MAX];
+
+    if (version == loop->notice_read)
+        return;
+    loop->notice_read = version;
+    pthread_mutex_lock(&mutex);
+    memcpy(text, notice->text, sizeof(text));
+    pthread_mutex_unlock(&mutex);
+    dsc_net_told(&loop->base, DSCOMM_IN_PROGRESS, loop->base.peer, text);
+}
+
+static void write_notice(struct loop_conn *loop, const char *text)
+{
+    struct notice *const notice = &loop->pair->notices[loop->side];
+
+    pthread_mutex_lock(&mutex);
+    snprintf(notice->text, sizeof(notice->text), "%s", text);
+    atomic_fetch_add_explicit(&notice->version, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&mutex);
+    ring_peer(loop);
+}
+
 static void loop_progress(struct dsc_conn *conn)
 {
     struct loop_conn *const loop = loop_of(conn);
 
     read_boxes(loop);
+    read_notice(loop);
     if (conn->peer_left && dsc_ring_lacks(&loop->rx, conn->rx_end))
         dsc_net_left(conn);
 }
@@ -384,7 +417,10 @@ static bool loop_flushed(const struct dsc_conn *conn)
 
 static void loop_notify(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text)
 {
-    fill_box(loop_of(conn), status == DSCOMM_OK ? BOX_GOODBYE : BOX_ERROR, status, rank, text);
+    if (status == DSCOMM_IN_PROGRESS)
+        write_notice(loop_of(conn), text);
+    else
+        fill_box(loop_of(conn), status == DSCOMM_OK ? BOX_GOODBYE : BOX_ERROR, status, rank, text);
 }
 
 static void loop_shut(struct dsc_conn *conn)

@@ -16,6 +16,8 @@
 
 /* Sockets of an endpoint that sleeps on bells carry only errors and ends. */
 #define CONTROL_POLL_NS 5000000u
+/* More than any plan asks for; keeps sizes of slots and segments far from overflow. */
+#define SLOT_BYTES_MAX ((size_t)1 << 32)
 
 /* ---- sources ---- */
 
@@ -97,9 +99,13 @@ static dscomm_status_t copy_params(struct dsc_net *net, const struct dsc_net_par
     if (params->n_slots == 0 || params->n_socks == 0 || params->n_socks > DSC_NET_SOCKS_MAX)
         return dsc_fail(DSCOMM_ERR_INVALID, "window %u must be at least 1, sockets %u in 1 to %d",
                         params->n_slots, params->n_socks, DSC_NET_SOCKS_MAX);
+    if (params->slot_bytes == 0 || params->slot_bytes > SLOT_BYTES_MAX)
+        return dsc_fail(DSCOMM_ERR_INVALID, "slots of %zu bytes must be of 1 to %zu",
+                        params->slot_bytes, SLOT_BYTES_MAX);
     snprintf(net->transport, sizeof(net->transport), "%s", params->transport);
     net->params = *params;
     net->params.transport = net->transport;
+    net->params.slot_bytes = dsc_round_up(params->slot_bytes, 64);
     return DSCOMM_OK;
 }
 
@@ -110,9 +116,8 @@ static dscomm_status_t alloc_tables(struct dsc_net *net, const struct dsc_bootst
     net->infos = dsc_calloc(DSC_MEM_TRANSPORT, n, sizeof(*net->infos));
     net->peers = dsc_calloc(DSC_MEM_TRANSPORT, n, sizeof(*net->peers));
     net->conns = dsc_calloc(DSC_MEM_TRANSPORT, n, sizeof(struct dsc_conn *));
-    /* One more: a connection that takes the place of another is there before that one goes. */
-    net->bells = dsc_calloc(DSC_MEM_TRANSPORT, n + 1, sizeof(struct dsc_bell *));
-    net->seen = dsc_calloc(DSC_MEM_TRANSPORT, n + 1, sizeof(*net->seen));
+    net->bells = dsc_calloc(DSC_MEM_TRANSPORT, n, sizeof(struct dsc_bell *));
+    net->seen = dsc_calloc(DSC_MEM_TRANSPORT, n, sizeof(*net->seen));
     if (net->infos == NULL || net->peers == NULL || net->conns == NULL || net->bells == NULL ||
         net->seen == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "no memory for the tables of %d ranks",
@@ -246,7 +251,7 @@ dscomm_status_t dsc_net_progress(struct dsc_net *net)
 
     if (atomic_load_explicit(&net->aborted, memory_order_relaxed) != 0)
         dsc_net_set_error(net, DSCOMM_ERR_ABORTED, net->rank, "aborted on rank %d", net->rank);
-    if (net->n_streams > 0) {
+    if (net->n_streams > 0 || net->n_setups > 0) {
         dsc_net_poll(net);
     } else if (net->n_sockets > 0) {
         const uint64_t now_ns = dsc_now_ns();
@@ -258,6 +263,8 @@ dscomm_status_t dsc_net_progress(struct dsc_net *net)
     }
     for (int i = 0; i < net->n_conns; i++)
         net->conns[i]->ops->progress(net->conns[i]);
+    if (net->n_setups > 0)
+        dsc_net_advance(net);
     net->error_shown = net->error != DSCOMM_OK;
     return net->error;
 }

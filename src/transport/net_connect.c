@@ -10,29 +10,12 @@
 
 /* Between looks at what no descriptor or bell reports: strangers who say nothing. */
 #define SLICE_NS 50000000u
+/* A rank that waits longer may wait for one that is in another call. */
+#define TELL_CALL_NS 200000000u
 
 static bool is_waiting(const struct dsc_net *net, int peer)
 {
     return net->peers[peer].setup.state != DSC_SETUP_NONE;
-}
-
-/* The new connection takes the place of the old. Saying goodbye on the old one tells the peer that
- * its end is no death. */
-static void install(struct dsc_net *net, int peer, struct dsc_conn *conn)
-{
-    struct dsc_conn *const old = net->peers[peer].conn;
-
-    net->peers[peer].conn = conn;
-    if (old == NULL) {
-        net->conns[net->n_conns++] = conn;
-        return;
-    }
-    for (int i = 0; i < net->n_conns; i++)
-        if (net->conns[i] == old)
-            net->conns[i] = conn;
-    old->ops->notify(old, DSCOMM_OK, net->rank, "");
-    old->ops->shut(old);
-    old->ops->destroy(old);
 }
 
 static dscomm_status_t open_conn(struct dsc_net *net, int peer, struct dsc_conn **conn_out)
@@ -52,70 +35,44 @@ static void finish(struct dsc_net *net, int peer)
     struct dsc_conn *conn;
     const dscomm_status_t st = open_conn(net, peer, &conn);
 
-    if (st < 0)
-        dsc_net_set_error(net, st, peer, "no connection with rank %d", peer);
-    else
-        install(net, peer, conn);
     dsc_setup_fini(setup);
     dsc_setup_drop_watches(net, peer);
-    if (st >= 0)
-        dsc_log_debug(NET, "rank %d reaches rank %d over %s, %u slots of %zu bytes", net->rank,
-                      peer, conn->ops->name, conn->n_slots, conn->slot_bytes);
-}
-
-/*
- * The old connection of a peer that has not spoken yet. If the peer left, it will not come; if it
- * sends data there, it has begun a call for which the old slots are large enough: another call than
- * this rank's.
- */
-static dscomm_status_t check_old(struct dsc_net *net, int peer)
-{
-    struct dsc_setup *const setup = &net->peers[peer].setup;
-    struct dsc_conn *const old = net->peers[peer].conn;
-    const uint8_t *payload;
-
-    if (old == NULL)
-        return DSCOMM_OK;
-    if (old->peer_left && !(setup->state == DSC_SETUP_MEET && dsc_loopback_met(net, peer)) &&
-        (setup->state == DSC_SETUP_MEET || net->rank < peer)) {
-        dsc_net_set_error(net, DSCOMM_ERR_PEER_LOST, peer, "rank %d left instead of connecting",
-                          peer);
-        return net->error;
+    if (st < 0) {
+        dsc_net_set_error(net, st, peer, "no connection with rank %d", peer);
+        return;
     }
-    old->ops->rx_expect(old, old->rx_next + 1);
-    if (!old->peer_left && old->ops->rx_msg(old, old->rx_next, &payload) != NULL)
-        return dsc_fail(DSCOMM_ERR_MISMATCH,
-                        "rank %d began a call whose messages fit in %zu bytes, this rank's call "
-                        "needs %zu: ranks called with different arguments",
-                        peer, old->slot_bytes, setup->slot_bytes);
-    return DSCOMM_OK;
+    net->peers[peer].conn = conn;
+    net->conns[net->n_conns++] = conn;
+    for (size_t i = 0; i < net->n_reports; i++) /* what the others were told before */
+        conn->ops->notify(conn, net->reports[i].status, net->reports[i].rank, net->reports[i].text);
+    dsc_log_debug(NET, "rank %d reaches rank %d over %s, %u slots of %zu bytes", net->rank, peer,
+                  conn->ops->name, conn->n_slots, conn->slot_bytes);
 }
 
-/* One round over the listed peers; how many still wait comes out. */
-static dscomm_status_t advance(struct dsc_net *net, const int *peers, int n_peers, int *n_left_out)
+void dsc_net_advance(struct dsc_net *net)
 {
-    *n_left_out = 0;
+    int n_left = 0;
+
     for (struct dsc_link *link = net->links; link != NULL; link = link->next)
         if (link->acceptor && link->peer >= 0 && !link->is_dead &&
             dsc_handshake_wants_reply(link->hs))
             dsc_setup_answer(link);
-    for (int i = 0; i < n_peers; i++) {
-        struct dsc_setup *const setup = &net->peers[peers[i]].setup;
+    for (int peer = 0; peer < net->n_ranks; peer++) {
+        struct dsc_setup *const setup = &net->peers[peer].setup;
 
-        if (!is_waiting(net, peers[i]))
+        if (!is_waiting(net, peer))
             continue;
-        if (!setup->heard && net->error == DSCOMM_OK)
-            DSC_TRY(check_old(net, peers[i]));
-        if (setup->state == DSC_SETUP_MEET && dsc_loopback_met(net, peers[i]))
+        if (setup->state == DSC_SETUP_MEET && dsc_loopback_met(net, peer))
             setup->state = DSC_SETUP_READY;
         if (setup->state == DSC_SETUP_READY) {
-            finish(net, peers[i]);
+            finish(net, peer);
         } else {
-            dsc_setup_look(net, peers[i]);
-            ++*n_left_out;
+            dsc_setup_look(net, peer);
+            n_left++;
         }
     }
-    return net->error;
+    net->n_setups = n_left;
+    dsc_net_reap_links(net);
 }
 
 static void timed_out(struct dsc_net *net, const int *peers, int n_peers)
@@ -139,15 +96,12 @@ static void timed_out(struct dsc_net *net, const int *peers, int n_peers)
 static dscomm_status_t wait_for_all(struct dsc_net *net, const int *peers, int n_peers,
                                     uint64_t deadline_ns)
 {
-    int n_left;
+    uint64_t tell_ns = dsc_now_ns() + TELL_CALL_NS;
 
     for (;;) {
         DSC_TRY(dsc_net_progress(net));
-        dsc_net_poll(net);
-        DSC_TRY(advance(net, peers, n_peers, &n_left));
-        dsc_net_reap_links(net);
-        if (n_left == 0)
-            return net->error;
+        if (net->n_setups == 0)
+            return DSCOMM_OK;
 
         const uint64_t now_ns = dsc_now_ns();
 
@@ -155,34 +109,36 @@ static dscomm_status_t wait_for_all(struct dsc_net *net, const int *peers, int n
             timed_out(net, peers, n_peers);
             return net->error;
         }
+        if (now_ns >= tell_ns) { /* again and again: a peer may have been between calls */
+            tell_ns = now_ns + TELL_CALL_NS;
+            dsc_net_tell_call(net);
+        }
         dsc_net_wait_sockets(net, dsc_min_u64(deadline_ns - now_ns, SLICE_NS));
     }
 }
 
-dscomm_status_t dsc_net_connect(struct dsc_net *net, const int *peers, int n_peers,
-                                size_t slot_bytes)
+dscomm_status_t dsc_net_connect(struct dsc_net *net, const int *peers, int n_peers)
 {
     const uint64_t deadline_ns = dsc_deadline_ns(net->params.timeout_ms);
-    const size_t rounded = dsc_round_up(slot_bytes, 64);
     dscomm_status_t st = net->error;
     int n_begun = 0;
 
     for (int i = 0; i < n_peers && st >= 0; i++) {
-        const struct dsc_conn *const conn = dsc_net_conn(net, peers[i]);
-
         if (peers[i] == net->rank || is_waiting(net, peers[i]) ||
-            (conn != NULL && conn->slot_bytes >= rounded))
+            dsc_net_conn(net, peers[i]) != NULL)
             continue;
         if (n_begun++ == 0)
             dsc_net_watch_links(net, true);
-        st = dsc_setup_begin(net, peers[i], rounded, deadline_ns);
+        st = dsc_setup_begin(net, peers[i], deadline_ns);
     }
     if (st >= 0 && n_begun > 0)
         st = wait_for_all(net, peers, n_peers, deadline_ns);
-    /* After an error they stay: dsc_net_fail() has yet to tell those who wait at the other end. */
+    /* After an error they go on, in progress: those at the other end have yet to tell and hear. */
     for (int i = 0; i < n_peers && net->error == DSCOMM_OK; i++)
         dsc_setup_fini(&net->peers[peers[i]].setup);
+    if (net->error == DSCOMM_OK)
+        net->n_setups = 0;
     if (n_begun > 0)
-        dsc_net_watch_links(net, false);
+        dsc_net_watch_links(net, net->n_setups > 0);
     return st;
 }

@@ -40,7 +40,7 @@ const char *dsc_error_get(const char *buf, int n_ranks, dscomm_status_t *status_
     const long status = strtol(buf, &end, 10);
     const long rank = strtol(end, &end, 10);
 
-    if (*end != ' ' || status > 0 || status < -1000 || rank < 0 || rank >= n_ranks)
+    if (*end != ' ' || status > DSCOMM_IN_PROGRESS || status < -1000 || rank < 0 || rank >= n_ranks)
         return NULL;
     *status_out = (dscomm_status_t)status;
     *rank_out = (int)rank;
@@ -97,10 +97,61 @@ void dsc_net_heard(struct dsc_net *net, const struct dsc_conn *from, dscomm_stat
     tell_all(net, status, rank, text, from);
 }
 
+/* ---- calls that differ ---- */
+
+void dsc_net_enter(struct dsc_net *net, uint32_t sequence, uint64_t hash, const char *descriptor)
+{
+    if (net->n_entered == 0 || net->sequence != sequence || net->hash != hash)
+        net->n_entered++;
+    net->sequence = sequence;
+    net->hash = hash;
+    net->descriptor = descriptor;
+}
+
+void dsc_net_leave(struct dsc_net *net)
+{
+    net->descriptor = NULL;
+}
+
+/* "N_ENTERED call=SEQUENCE DESCRIPTOR" */
+static void call_text(const struct dsc_net *net, char text[DSC_ERROR_TEXT_MAX])
+{
+    snprintf(text, DSC_ERROR_TEXT_MAX, "%u call=%u %s", net->n_entered, net->sequence,
+             net->descriptor);
+}
+
+void dsc_net_tell_call(struct dsc_net *net)
+{
+    char text[DSC_ERROR_TEXT_MAX];
+
+    if (net->descriptor == NULL)
+        return;
+    call_text(net, text);
+    net->notify_until_ns = dsc_now_ns() + NOTIFY_NS;
+    for (int i = 0; i < net->n_conns; i++)
+        net->conns[i]->ops->notify(net->conns[i], DSCOMM_IN_PROGRESS, net->rank, text);
+}
+
+/* A peer that is ahead or behind, or a rank between calls, has nothing to compare with yet. */
+static void compare_calls(struct dsc_conn *conn, const char *theirs)
+{
+    const struct dsc_net *const net = conn->net;
+    char own[DSC_ERROR_TEXT_MAX], *text;
+
+    if (net->descriptor == NULL || net->error != DSCOMM_OK ||
+        strtoul(theirs, &text, 10) != net->n_entered || *text != ' ')
+        return;
+    call_text(net, own);
+    if (strcmp(own, theirs) != 0)
+        dsc_net_heard(conn->net, conn, DSCOMM_ERR_MISMATCH, conn->peer, text + 1);
+}
+
 void dsc_net_told(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text)
 {
     if (status == DSCOMM_OK)
         conn->peer_left = true;
+    else if (status == DSCOMM_IN_PROGRESS)
+        compare_calls(conn, text);
     else
         dsc_net_heard(conn->net, conn, status, rank, text);
 }
@@ -121,9 +172,6 @@ void dsc_net_lost(struct dsc_conn *conn, const char *why)
 
 void dsc_net_left(struct dsc_conn *conn)
 {
-    /* A goodbye while the connection is being replaced is about the old one. */
-    if (conn->net->peers[conn->peer].setup.state != DSC_SETUP_NONE)
-        return;
     dsc_net_set_error(conn->net, DSCOMM_ERR_PEER_LOST, conn->peer,
                       "rank %d left while this rank still needed it", conn->peer);
 }

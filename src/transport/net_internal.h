@@ -105,6 +105,7 @@ enum dsc_setup_state {
     DSC_SETUP_CONTROL, /* waits for the control link's handshake */
     DSC_SETUP_DATA,    /* waits for the data sockets */
     DSC_SETUP_READY,   /* has all it needs to be a connection */
+    DSC_SETUP_REFUSED, /* will never have it: the sides cannot agree */
 };
 
 #define DSC_SEGMENT_TEXT_BYTES 256
@@ -121,10 +122,9 @@ struct dsc_loop_pair;
 struct dsc_setup {
     enum dsc_setup_state state;
     const struct dsc_transport_ops *ops;
-    size_t slot_bytes; /* the larger of both sides' once they have spoken */
     uint64_t deadline_ns;
-    bool heard;   /* the other side has spoken */
-    bool watched; /* a watch link was opened */
+    bool answered; /* the control link's hello */
+    bool watched;  /* a watch link was opened */
     uint64_t begin_ns;
     int control_fd;
     int data_fds[DSC_NET_SOCKS_MAX];
@@ -152,6 +152,7 @@ struct dsc_net {
     struct dsc_source listener;
     struct dsc_source waker; /* the bell's descriptor, borrowed */
     struct dsc_link *links;
+    int n_setups;       /* connections being made; after an error they still are */
     uint32_t n_sockets; /* sources other than listener and waker */
     uint32_t n_streams; /* sockets that carry data */
     uint64_t next_poll_ns;
@@ -160,6 +161,10 @@ struct dsc_net {
     struct dsc_bell **bells; /* [n_bells] that others ring for this endpoint; 0 is its own */
     uint32_t *seen;          /* [n_bells] counts at the last progress */
     uint32_t n_bells;
+    uint32_t n_entered;     /* calls, the one that this rank is in included */
+    uint32_t sequence;      /* of it */
+    uint64_t hash;          /* of its descriptor */
+    const char *descriptor; /* NULL: in none */
     _Atomic uint32_t aborted;
     bool no_waitv; /* the kernel cannot wait for several words */
     bool warned_stranger;
@@ -181,14 +186,16 @@ void dsc_net_set_error(struct dsc_net *net, dscomm_status_t status, int rank, co
 /* An error that another rank found: takes it over and passes it on to all but `from` (or NULL). */
 void dsc_net_heard(struct dsc_net *net, const struct dsc_conn *from, dscomm_status_t status,
                    int rank, const char *text);
-/* A peer said so: an error is heard, DSCOMM_OK is its goodbye. */
+/* A peer said so: an error is heard, DSCOMM_OK is its goodbye, DSCOMM_IN_PROGRESS its call. */
 void dsc_net_told(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text);
 void dsc_net_lost(struct dsc_conn *conn, const char *why);
+/* Tells all peers what call this rank is in. */
+void dsc_net_tell_call(struct dsc_net *net);
 /* Text of an error message: "STATUS RANK text". */
 void dsc_error_put(char *buf, size_t buf_bytes, dscomm_status_t status, int rank, const char *text);
 /* What follows the numbers, or NULL if it cannot be read. */
 const char *dsc_error_get(const char *buf, int n_ranks, dscomm_status_t *status_out, int *rank_out);
-/* The peer left but something is still wanted from it (unless it left a replaced connection). */
+/* The peer left but something is still wanted from it. */
 void dsc_net_left(struct dsc_conn *conn);
 /* "rank 3 (tcp 10.0.0.1:500)" */
 #define DSC_PEER_TEXT_BYTES 160
@@ -219,14 +226,18 @@ void dsc_link_end(struct dsc_link *link);
 
 /* ---- setups (net_setup.c) ---- */
 
-dscomm_status_t dsc_setup_begin(struct dsc_net *net, int peer, size_t slot_bytes,
-                                uint64_t deadline_ns);
+/* One round over the setups: answers, connections, looks (net_connect.c). Part of progress. */
+void dsc_net_advance(struct dsc_net *net);
+
+dscomm_status_t dsc_setup_begin(struct dsc_net *net, int peer, uint64_t deadline_ns);
 /* The acceptor's half: its peer has proved itself and an answer is due. */
 void dsc_setup_answer(struct dsc_link *link);
 /* A link finished; its socket is the setup's. */
 void dsc_setup_link_done(struct dsc_link *link);
 /* Checks a hello that is proved but need not be right. NULL, or why it is refused. */
 const char *dsc_setup_check_hello(const struct dsc_net *net, const struct dsc_hello *hello);
+/* False: the peer's slots have another size than this rank's, now the endpoint's error. */
+bool dsc_setup_check_slots(struct dsc_net *net, int peer, uint64_t slot_bytes);
 /* Frees what the setup still owns. */
 void dsc_setup_fini(struct dsc_setup *setup);
 void dsc_hello_init(const struct dsc_net *net, struct dsc_hello *hello_out);
@@ -261,9 +272,9 @@ void dsc_loopback_tell(struct dsc_net *net, dscomm_status_t status, int rank, co
 void dsc_loopback_look(struct dsc_net *net, int peer);
 
 /*
- * Shared memory of a pair. The connector creates it, the acceptor grows it to the agreed size, maps
- * and formats it, then the connector maps it. Each returns NULL, or why it cannot; the caller
- * judges: auto falls back to tcp.
+ * Shared memory of a pair. The connector creates it, the acceptor maps and formats it, then the
+ * connector maps it. Each returns NULL, or why it cannot; the caller judges: auto falls back to
+ * tcp.
  *
  *   | bell of side 0 | bell of side 1 | ring 0 to 1 | ring 1 to 0 |        side 0: the lower rank
  */

@@ -2,8 +2,8 @@
 /*
  * How two ranks agree on a connection. The higher rank connects. Its first socket, the control
  * link, carries in its hello the transport it wants, the slot size and for shm the segment; the
- * answer carries what becomes of it: the larger slot size, and tcp instead of shm if the segment is
- * of no use here. Data sockets of tcp follow, one by one, on an agreement that stands.
+ * answer carries what becomes of it: tcp instead of shm if the segment is of no use here. Slot
+ * sizes must be equal. Data sockets of tcp follow, one by one, on an agreement that stands.
  *
  * Both sides choose the transport by the same rule from the same facts, so a difference is either a
  * fallback or ranks that were configured differently.
@@ -15,9 +15,6 @@
 #include <unistd.h>
 
 #include "transport/netif.h"
-
-/* More than any plan asks for; keeps sizes of slots and segments far from overflow. */
-#define SLOT_BYTES_MAX ((size_t)1 << 32)
 
 static bool is_auto(const struct dsc_net *net)
 {
@@ -75,6 +72,7 @@ void dsc_hello_init(const struct dsc_net *net, struct dsc_hello *hello_out)
         .rank = net->rank,
         .n_ranks = (uint32_t)net->n_ranks,
         .job = net->job,
+        .slot_bytes = net->params.slot_bytes,
         .n_slots = net->params.n_slots,
         .n_socks = net->params.n_socks,
     };
@@ -91,12 +89,16 @@ static void fall_back(struct dsc_net *net, int peer, const char *why)
     setup->ops = &dsc_transport_tcp;
 }
 
+static size_t segment_bytes(const struct dsc_net *net)
+{
+    return dsc_shm_bytes(net->params.n_slots, net->params.slot_bytes);
+}
+
 static dscomm_status_t prepare_segment(struct dsc_net *net, int peer)
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
     char text[DSC_SEGMENT_TEXT_BYTES];
-    const char *const why = dsc_segment_create(
-        &setup->segment, dsc_shm_bytes(net->params.n_slots, setup->slot_bytes), text);
+    const char *const why = dsc_segment_create(&setup->segment, segment_bytes(net), text);
 
     if (why == NULL)
         return DSCOMM_OK;
@@ -117,24 +119,22 @@ static dscomm_status_t connect_control(struct dsc_net *net, int peer)
     dsc_hello_init(net, &hello);
     if (setup->ops == &dsc_transport_shm)
         DSC_TRY(prepare_segment(net, peer));
-    hello.slot_bytes = setup->slot_bytes;
     snprintf(hello.transport, sizeof(hello.transport), "%s", setup->ops->name);
     snprintf(hello.detail, sizeof(hello.detail), "%s", setup->segment.name);
     return dsc_net_open_link(net, peer, 0, &hello, setup->deadline_ns);
 }
 
-dscomm_status_t dsc_setup_begin(struct dsc_net *net, int peer, size_t slot_bytes,
-                                uint64_t deadline_ns)
+dscomm_status_t dsc_setup_begin(struct dsc_net *net, int peer, uint64_t deadline_ns)
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
 
     *setup = (struct dsc_setup){
-        .slot_bytes = slot_bytes,
         .deadline_ns = deadline_ns,
         .begin_ns = dsc_now_ns(),
         .control_fd = -1,
         .segment.fd = -1,
     };
+    net->n_setups++;
     DSC_TRY(choose(net, peer, &setup->ops));
     if (setup->ops == &dsc_transport_loopback) {
         setup->state = DSC_SETUP_MEET;
@@ -160,10 +160,19 @@ const char *dsc_setup_check_hello(const struct dsc_net *net, const struct dsc_he
         return "it claims a rank that cannot connect here";
     if (hello->n_slots != net->params.n_slots || hello->n_socks != net->params.n_socks)
         return "its window or number of sockets differ";
-    if ((hello->index > net->params.n_socks && hello->index != DSC_LINK_WATCH) ||
-        hello->slot_bytes > SLOT_BYTES_MAX)
-        return "its socket number or slot size is out of range";
+    if (hello->index > net->params.n_socks && hello->index != DSC_LINK_WATCH)
+        return "its socket number is out of range";
     return NULL;
+}
+
+bool dsc_setup_check_slots(struct dsc_net *net, int peer, uint64_t slot_bytes)
+{
+    if (slot_bytes == net->params.slot_bytes)
+        return true;
+    dsc_net_set_error(net, DSCOMM_ERR_MISMATCH, peer,
+                      "rank %d has slots of %llu bytes, rank %d of %zu bytes", peer,
+                      (unsigned long long)slot_bytes, net->rank, net->params.slot_bytes);
+    return false;
 }
 
 /* Takes over what the connector wants, as far as this rank was not told otherwise. */
@@ -188,11 +197,10 @@ static void attach_segment(struct dsc_net *net, int peer, const char *name, stru
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
     char text[DSC_SEGMENT_TEXT_BYTES];
-    const char *const why = dsc_segment_attach(
-        &setup->segment, name, dsc_shm_bytes(net->params.n_slots, setup->slot_bytes), text);
+    const char *const why = dsc_segment_attach(&setup->segment, name, segment_bytes(net), text);
 
     if (why == NULL) {
-        dsc_shm_format(setup->segment.memory, net->params.n_slots, setup->slot_bytes);
+        dsc_shm_format(setup->segment.memory, net->params.n_slots, net->params.slot_bytes);
         return;
     }
     if (is_auto(net)) {
@@ -212,17 +220,18 @@ static void answer_control(struct dsc_link *link)
     struct dsc_hello reply;
 
     dsc_hello_init(net, &reply);
-    setup->heard = true;
-    if (setup->slot_bytes < hello.slot_bytes)
-        setup->slot_bytes = (size_t)hello.slot_bytes;
-    if (!agree_on_transport(net, link->peer, &hello))
+    setup->answered = true;
+    if (!dsc_setup_check_slots(net, link->peer, hello.slot_bytes))
+        snprintf(reply.detail, sizeof(reply.detail), "slot sizes differ"); /* the reply has ours */
+    else if (!agree_on_transport(net, link->peer, &hello))
         snprintf(reply.detail, sizeof(reply.detail), "rank %d was told to use %s", net->rank,
                  setup->ops->name);
     else if (setup->ops == &dsc_transport_shm)
         attach_segment(net, link->peer, hello.detail, &reply);
-    if (reply.detail[0] == '\0')
+    if (reply.detail[0] != '\0')
+        setup->state = DSC_SETUP_REFUSED;
+    else
         snprintf(reply.transport, sizeof(reply.transport), "%s", setup->ops->name);
-    reply.slot_bytes = setup->slot_bytes;
     dsc_link_reply(link, &reply);
 }
 
@@ -231,12 +240,11 @@ void dsc_setup_answer(struct dsc_link *link)
     const struct dsc_setup *const setup = &link->net->peers[link->peer].setup;
     struct dsc_hello reply;
 
-    if (link->index == 0 && setup->state == DSC_SETUP_CONTROL && !setup->heard)
+    if (link->index == 0 && setup->state == DSC_SETUP_CONTROL && !setup->answered)
         answer_control(link);
     if (link->index > 0 && link->index != DSC_LINK_WATCH && setup->state == DSC_SETUP_DATA) {
         dsc_hello_init(link->net, &reply);
         reply.index = link->index;
-        reply.slot_bytes = setup->slot_bytes;
         dsc_link_reply(link, &reply);
     }
 }
@@ -249,7 +257,6 @@ static void open_data_links(struct dsc_net *net, int peer)
     struct dsc_hello hello;
 
     dsc_hello_init(net, &hello);
-    hello.slot_bytes = setup->slot_bytes;
     snprintf(hello.transport, sizeof(hello.transport), "%s", setup->ops->name);
     for (uint32_t i = 1; i <= net->params.n_socks; i++) {
         hello.index = i;
@@ -269,27 +276,20 @@ static bool take_answer(struct dsc_net *net, int peer, const struct dsc_hello *a
     const struct dsc_transport_ops *const ops = find_ops(answer->transport);
     char text[DSC_SEGMENT_TEXT_BYTES];
 
-    setup->heard = true;
-    if (dsc_setup_take_error(net, peer, answer))
+    if (dsc_setup_take_error(net, peer, answer) ||
+        !dsc_setup_check_slots(net, peer, answer->slot_bytes))
         return false;
     if (ops != setup->ops && !(is_auto(net) && ops == &dsc_transport_tcp)) {
         dsc_net_set_error(net, DSCOMM_ERR_MISMATCH, peer, "rank %d refuses transport %s: %s", peer,
                           setup->ops->name, answer->detail);
         return false;
     }
-    if (answer->slot_bytes < setup->slot_bytes || answer->slot_bytes > SLOT_BYTES_MAX) {
-        dsc_net_set_error(net, DSCOMM_ERR_CORRUPT, peer, "rank %d answers with slots of %llu bytes",
-                          peer, (unsigned long long)answer->slot_bytes);
-        return false;
-    }
-    setup->slot_bytes = (size_t)answer->slot_bytes;
     if (ops != setup->ops)
         fall_back(net, peer, "the other side cannot map it");
     if (setup->ops != &dsc_transport_shm)
         return true;
 
-    const char *const why = dsc_segment_map(
-        &setup->segment, dsc_shm_bytes(net->params.n_slots, setup->slot_bytes), text);
+    const char *const why = dsc_segment_map(&setup->segment, segment_bytes(net), text);
 
     if (why != NULL)
         dsc_net_set_error(net, DSCOMM_ERR_SYSTEM, net->rank, "shared memory with rank %d: %s", peer,

@@ -39,7 +39,7 @@ void dsc_setup_look(struct dsc_net *net, int peer)
     if (setup->state == DSC_SETUP_DATA)
         look_at_control(net, peer);
     if (setup->state != DSC_SETUP_CONTROL || setup->watched || net->rank > peer ||
-        net->peers[peer].conn != NULL || dsc_now_ns() - setup->begin_ns < PATIENCE_NS)
+        dsc_now_ns() - setup->begin_ns < PATIENCE_NS)
         return;
     setup->watched = true;
     dsc_hello_init(net, &hello);
@@ -56,7 +56,7 @@ bool dsc_setup_take_error(struct dsc_net *net, int peer, const struct dsc_hello 
         return false;
     const char *const text = dsc_error_get(answer->detail, net->n_ranks, &status, &rank);
 
-    if (text == NULL || status == DSCOMM_OK)
+    if (text == NULL || status >= DSCOMM_OK)
         dsc_net_set_error(net, DSCOMM_ERR_PEER_LOST, peer, "rank %d has failed", peer);
     else
         dsc_net_heard(net, NULL, status, rank, text);
@@ -65,10 +65,16 @@ bool dsc_setup_take_error(struct dsc_net *net, int peer, const struct dsc_hello 
 
 void dsc_link_reply_error(struct dsc_link *link)
 {
-    const struct dsc_report *const report = &link->net->reports[0];
+    const struct dsc_net *const net = link->net;
+    const struct dsc_report *report = &net->reports[0];
     struct dsc_hello hello;
 
-    dsc_hello_init(link->net, &hello);
+    /* Of ranks that differ: one that tells the peer what it does not know itself. */
+    for (size_t i = 1; i < net->n_reports; i++)
+        if (net->reports[i].rank != link->peer)
+            report = &net->reports[i];
+
+    dsc_hello_init(net, &hello);
     memcpy(hello.transport, DSC_HELLO_ERROR, sizeof(DSC_HELLO_ERROR));
     dsc_error_put(hello.detail, sizeof(hello.detail), report->status, report->rank, report->text);
     dsc_link_reply(link, &hello);
@@ -103,7 +109,7 @@ void dsc_setup_tell_waiting(struct dsc_net *net)
         dsc_net_wait_sockets(net, 1000000);
         dsc_net_poll(net);
     }
-    dsc_net_watch_links(net, false);
+    dsc_net_watch_links(net, net->n_setups > 0);
     dsc_net_reap_links(net);
 }
 

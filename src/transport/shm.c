@@ -194,7 +194,7 @@ dscomm_status_t dsc_shm_open(struct dsc_net *net, int peer, struct dsc_conn **co
         .ops = &dsc_transport_shm,
         .net = net,
         .peer = peer,
-        .slot_bytes = setup->slot_bytes,
+        .slot_bytes = net->params.slot_bytes,
         .n_slots = net->params.n_slots,
     };
     shm->control.conn = &shm->base;

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Allocates all pages; leaves a file that is large enough as it is. */
+/* Allocates all pages. */
 static const char *reserve(int fd, size_t bytes, char text[DSC_SEGMENT_TEXT_BYTES])
 {
     int error;
@@ -97,8 +97,6 @@ const char *dsc_segment_attach(struct dsc_segment *segment, const char *name, si
                  path);
         return text;
     }
-    if ((size_t)st.st_size < bytes && reserve(segment->fd, bytes, text) != NULL)
-        return text;
     return dsc_segment_map(segment, bytes, text);
 }
 

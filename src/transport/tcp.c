@@ -269,7 +269,7 @@ dscomm_status_t dsc_tcp_open(struct dsc_net *net, int peer, struct dsc_conn **co
         .ops = &dsc_transport_tcp,
         .net = net,
         .peer = peer,
-        .slot_bytes = setup->slot_bytes,
+        .slot_bytes = net->params.slot_bytes,
         .n_slots = net->params.n_slots,
     };
     tcp->n_links = net->params.n_socks;

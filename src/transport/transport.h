@@ -96,6 +96,7 @@ struct dsc_transport_ops;
 
 struct dsc_net_params {
     const char *transport; /* "auto", "loopback", "shm", "tcp" */
+    size_t slot_bytes;     /* payload of the largest message; equal on all ranks */
     uint32_t n_slots;      /* window: messages in flight per peer and direction */
     uint32_t n_socks;      /* TCP sockets per peer */
     bool crc;              /* checksum messages where the transport asks for it */
@@ -110,14 +111,24 @@ dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot,
 void dsc_net_destroy(struct dsc_net *net);
 
 /*
- * Makes sure that there is a connection with slots of at least slot_bytes payload to each listed
- * peer. All ranks that list each other must call; no message may be in flight. Serves strangers and
+ * Makes sure that there is a connection to each listed peer. A connection is made once and stays
+ * until the endpoint goes. All ranks that list each other must call. Serves strangers and
  * connections of other ranks meanwhile. Errors: timeout (names the ranks), a peer's error, abort.
  */
-dscomm_status_t dsc_net_connect(struct dsc_net *net, const int *peers, int n_peers,
-                                size_t slot_bytes);
+dscomm_status_t dsc_net_connect(struct dsc_net *net, const int *peers, int n_peers);
 
-/* NULL when there is none (yet). Borrowed; changes only in dsc_net_connect(). */
+/*
+ * From enter to leave this rank prepares or runs a call. Ranks whose calls differ may list
+ * different peers and wait for each other for ever; so a rank that waits long in dsc_net_connect()
+ * tells its peers "call=SEQUENCE DESCRIPTOR". For a peer that is in as many-th a call but in
+ * another one, this is a report of DSCOMM_ERR_MISMATCH. All ranks enter in the same order; entering
+ * again with the same sequence and hash, the descriptor's, goes on with the same call. descriptor:
+ * until leave.
+ */
+void dsc_net_enter(struct dsc_net *net, uint32_t sequence, uint64_t hash, const char *descriptor);
+void dsc_net_leave(struct dsc_net *net);
+
+/* NULL when there is none (yet). Borrowed, as long as the endpoint. */
 struct dsc_conn *dsc_net_conn(struct dsc_net *net, int peer);
 
 /*
@@ -196,7 +207,10 @@ struct dsc_transport_ops {
     void (*progress)(struct dsc_conn *conn);
     /* Is everything that was posted out of this rank's hands? */
     bool (*flushed)(const struct dsc_conn *conn);
-    /* Tells the peer, past all messages, of an error found by `rank`; DSCOMM_OK says goodbye. */
+    /*
+     * Tells the peer, past all messages, of an error found by `rank`. DSCOMM_OK says goodbye,
+     * DSCOMM_IN_PROGRESS what call this rank is in.
+     */
     void (*notify)(struct dsc_conn *conn, dscomm_status_t status, int rank, const char *text);
     /* Nothing more will be sent. */
     void (*shut)(struct dsc_conn *conn);

@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,19 +21,6 @@ SMALL = ('-b', '64K', '-e', '64K', '-n', '2', '-w', '1')
 
 def run(*words, **kwargs):
     return cli_support.run(NAME, *words, **kwargs)
-
-
-def free_port_pair():
-    """A port whose successor is free too: the rendezvous is at MASTER_PORT + 1."""
-    while True:
-        with socket.socket() as a, socket.socket() as b:
-            a.bind(('127.0.0.1', 0))
-            port = a.getsockname()[1]
-            try:
-                b.bind(('127.0.0.1', port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 class Options(unittest.TestCase):
@@ -284,7 +270,7 @@ class Wrong(unittest.TestCase):
     def test_every_rank_says_so(self):
         if ARGS.corrupt is None:
             self.skipTest('no preloading under sanitizers')
-        port = str(free_port_pair())
+        port = str(cli_support.free_port_pair())
         words = [cli_support.program(NAME), *SMALL, '-T', '30', '--codec', 'none']
         ranks = [subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   env=cli_support.clean_env({
@@ -369,18 +355,18 @@ class Launch(unittest.TestCase):
         self.assertEqual(len(rows(outputs[0][0])), 1)
 
     def test_torchrun(self):
-        port = str(free_port_pair())
+        port = str(cli_support.free_port_pair())
         self.launched(lambda r: {'RANK': str(r), 'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1',
                                  'MASTER_PORT': port, 'DSCOMM_SOCKET_IFNAME': 'lo'})
 
     def test_mpirun(self):
-        port = str(free_port_pair())
+        port = str(cli_support.free_port_pair())
         self.launched(lambda r: {'OMPI_COMM_WORLD_RANK': str(r), 'OMPI_COMM_WORLD_SIZE': '2',
                                  'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': port,
                                  'DSCOMM_SOCKET_IFNAME': 'lo'})
 
     def test_srun(self):
-        port = str(free_port_pair())
+        port = str(cli_support.free_port_pair())
         self.launched(lambda r: {'SLURM_PROCID': str(r), 'SLURM_NTASKS': '2',
                                  'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': port,
                                  'DSCOMM_SOCKET_IFNAME': 'lo'})
@@ -404,6 +390,29 @@ def is_running(pid):
             return handle.read().rsplit(')', 1)[1].split()[0] not in 'ZX'
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def memfds_of(pids):
+    """Device and inode of the shared memory without a name that processes have open or mapped."""
+    found = set()
+    for pid in pids:
+        try:
+            with open('/proc/%d/maps' % pid, encoding='utf-8', errors='replace') as handle:
+                maps = [line.split() for line in handle if '/memfd:dscomm' in line]
+            # Device as "major:minor" in hexadecimal, then the inode.
+            found |= {tuple(int(n, 16) for n in m[3].split(':')) + (int(m[4]),) for m in maps}
+            for name in os.listdir('/proc/%d/fd' % pid):
+                path = '/proc/%d/fd/%s' % (pid, name)
+                if os.readlink(path).startswith('/memfd:dscomm'):
+                    info = os.stat(path)
+                    found.add((os.major(info.st_dev), os.minor(info.st_dev), info.st_ino))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            pass  # it ended meanwhile, or is not ours
+    return found
+
+
+def all_pids():
+    return [int(name) for name in os.listdir('/proc') if name.isdigit()]
 
 
 class Failures(unittest.TestCase):
@@ -468,6 +477,49 @@ class Failures(unittest.TestCase):
             while any(is_running(pid) for pid in ranks):
                 self.assertLess(time.monotonic(), deadline, 'ranks outlive their parent')
                 time.sleep(0.05)
+
+    def start_job(self, port, transport, *words):
+        """Three ranks of one job, as a launcher starts them: always the same variables."""
+        command = [cli_support.program(NAME), '-c', '0', '--transport', transport, '--codec', 'int8',
+                   '-T', '30', *words]
+        ranks = [subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env=cli_support.clean_env({
+                                      'RANK': str(r), 'WORLD_SIZE': '3', 'MASTER_ADDR': '127.0.0.1',
+                                      'MASTER_PORT': port, 'TORCHELASTIC_RUN_ID': 'again',
+                                      'DSCOMM_SOCKET_IFNAME': 'lo'}))
+                 for r in range(3)]
+        for rank in ranks:
+            self.addCleanup(rank.kill)
+        return ranks
+
+    def test_all_are_killed_and_run_again(self):
+        """D20: the same job on the same port works at once; the dead leave nothing behind."""
+        for transport in ('shm', 'tcp'):
+            with self.subTest(transport=transport):
+                port = str(cli_support.free_port_pair())
+                named = set(os.listdir('/dev/shm'))
+                for _ in range(3):
+                    ranks = self.start_job(port, transport, '-b', '256K', '-e', '64M', '-i', '4')
+                    for line in ranks[0].stdout:
+                        if line[0] != '#':
+                            break
+                    self.assertIsNone(ranks[0].poll(), ranks[0].stderr)
+                    memory = memfds_of(rank.pid for rank in ranks)
+                    self.assertEqual(bool(memory), transport == 'shm')
+                    for rank in ranks:
+                        rank.kill()
+                    for rank in ranks:
+                        rank.communicate(timeout=cli_support.LIMIT_S)
+                        self.assertEqual(rank.returncode, -signal.SIGKILL)
+                    self.assertFalse(memory & memfds_of(all_pids()))
+                    start = time.monotonic()
+                    ranks = self.start_job(port, transport, *SMALL)
+                    outputs = [rank.communicate(timeout=cli_support.LIMIT_S) for rank in ranks]
+                    self.assertEqual([rank.returncode for rank in ranks], [0] * 3, outputs)
+                    self.assertEqual(len(rows(outputs[0][0])), 1)
+                    self.assertLess(time.monotonic() - start, 10)
+                left = {name for name in os.listdir('/dev/shm') if 'dsc' in name} - named
+                self.assertFalse(left)
 
     def test_bad_variable(self):
         result = run('-g', '2', *SMALL, env={'DSCOMM_THREADS': 'many'})

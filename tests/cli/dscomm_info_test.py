@@ -44,6 +44,13 @@ class Info(unittest.TestCase):
         self.assertRegex(result.stdout, r'DSCOMM_SECRET +\(set\)')
         self.assertNotIn('hunter2', result.stdout)
         self.assertIn('instruction sets none', result.stdout)
+        self.assertRegex(result.stdout, r'(?m)^  kernels scalar.*; used: scalar$')
+
+    def test_levels_without_kernels(self):
+        """A set that the CPU has and the library has no kernels for is not shown as used."""
+        match = re.search(r'(?m)^  kernels scalar(.*); used: (\w+)$', run().stdout)
+        self.assertIn(match.group(2), ['scalar', *match.group(1).split()])
+        self.assertNotIn('avx512', match.group(0))
 
     def test_bad_value(self):
         result = run(env={'DSCOMM_TIMEOUT_MS': 'soon'})

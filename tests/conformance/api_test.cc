@@ -118,8 +118,8 @@ TEST_P(Api, TwoCommunicatorsDoNotSwapData)
     });
 }
 
-/* More shapes than plans are kept, and messages that outgrow the first slots. */
-TEST_P(Api, ManyShapesAndGrowingMessages)
+/* More shapes than plans are kept. */
+TEST_P(Api, ManyShapes)
 {
     World w(3, GetParam());
 
@@ -163,6 +163,104 @@ TEST_P(Api, FlushToZeroOfTheCallerChangesNothing)
 #else
     GTEST_SKIP() << "x86 only";
 #endif
+}
+
+/* Uneven rows of a flat world of 33: the ranks' own messages differ in size. */
+TEST(Shapes, GrowingCountsOnUnevenRows)
+{
+    World w(33);
+
+    w.each([&](int r) {
+        for (size_t n : { 9000, 15000, 40000, 100 }) {
+            Floats v(n, 1.0f), out(n);
+
+            ASSERT_EQ(reduce(w.comms[(size_t)r], v, out, "int8"), DSCOMM_OK) << dscomm_last_error();
+            ASSERT_EQ(out, Floats(n, 33.0f));
+        }
+    });
+}
+
+/* Kept messages of a forced one-shot lie in a ring of chunks that is used many times. */
+TEST(Shapes, LargeOneShot)
+{
+    for (int n_ranks : { 3, 11 }) {
+        dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+        config.algorithm = "oneshot";
+        config.chunk_bytes = 4096;
+        World w(n_ranks, "loopback", config);
+
+        w.each([&](int r) {
+            Floats v(60000), out(v.size());
+
+            for (size_t i = 0; i < v.size(); i++)
+                v[i] = (float)(i % 251);
+            ASSERT_EQ(reduce(w.comms[(size_t)r], v, out), DSCOMM_OK) << dscomm_last_error();
+            for (size_t i = 0; i < v.size(); i++)
+                ASSERT_EQ(out[i], v[i] * (float)n_ranks) << i;
+        });
+    }
+}
+
+TEST_P(Api, DestroyWaitsForQueuedCallsAndNoLonger)
+{
+    World w(2, GetParam());
+
+    w.each([&](int r) {
+        dscomm_stream_t *s = nullptr;
+        Floats v(1 << 20, 1.0f), out(v.size());
+
+        ASSERT_EQ(dscomm_stream_create(&s), DSCOMM_OK);
+        for (int i = 0; i < 3; i++)
+            ASSERT_EQ(reduce(w.comms[(size_t)r], v, out, "int8", nullptr, s), DSCOMM_OK);
+        const uint64_t start = dsc_now_ns();
+
+        dscomm_comm_destroy(w.comms[(size_t)r]);
+        w.comms[(size_t)r] = nullptr;
+        EXPECT_LT(dsc_now_ns() - start, 900000000u); /* no lost wake-up */
+        EXPECT_EQ(dscomm_stream_synchronize(s), DSCOMM_OK);
+        EXPECT_EQ(out, Floats(v.size(), 2.0f));
+        dscomm_stream_destroy(s);
+    });
+}
+
+TEST_P(Api, AbortOfAnIdleRankReachesTheOthers)
+{
+    World w(2, GetParam());
+    Floats v(1000, 1.0f), out(1000);
+
+    w.each([&](int r) { reduce(w.comms[(size_t)r], v, out); });
+    w.each([&](int r) {
+        Floats mine(1000);
+
+        if (r == 1) {
+            EXPECT_EQ(dscomm_comm_abort(w.comms[1]), DSCOMM_OK);
+            EXPECT_EQ(dscomm_comm_async_error(w.comms[1], nullptr), DSCOMM_ERR_ABORTED);
+            return;
+        }
+        const uint64_t start = dsc_now_ns();
+
+        EXPECT_EQ(reduce(w.comms[0], v, mine), DSCOMM_ERR_ABORTED) << dscomm_last_error();
+        EXPECT_LT(dsc_now_ns() - start, 1000000000u);
+    });
+}
+
+TEST_P(Api, APlanAfterAFailureIsRefused)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    config.timeout_ms = 300;
+    World w(2, GetParam(), config);
+    const dscomm_plan_t *plan = nullptr;
+    dscomm_stream_t *s = nullptr;
+    Floats v(64, 1.0f), out(64);
+
+    ASSERT_EQ(dscomm_stream_create(&s), DSCOMM_OK);
+    ASSERT_EQ(reduce(w.comms[0], v, out, "none", nullptr, s), DSCOMM_OK);
+    EXPECT_EQ(dscomm_plan_create(w.comms[0], 64, DSCOMM_FLOAT32, DSCOMM_SUM, nullptr, 0, &plan),
+              DSCOMM_ERR_BAD_STATE);
+    EXPECT_EQ(plan, nullptr);
+    dscomm_stream_destroy(s);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Api, testing::Values("loopback", "shm", "tcp"),
@@ -219,6 +317,89 @@ TEST(Plan, IsMadeAheadAndExplained)
         for (const char *word : { "twoshot", "int8", "1048576", "ratio 3.9" })
             EXPECT_NE(text.find(word), std::string::npos) << text;
     });
+}
+
+/* 65535 chunks of 1024 bytes are not enough: they are enlarged and no longer fit in the slots. */
+TEST(Plan, TooManyChunksAreALimitThatIsExplained)
+{
+    for (const char *transport : { "loopback", "shm", "tcp" }) {
+        dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+        config.chunk_bytes = 1024;
+        World w(2, transport, config);
+
+        w.each([&](int r) {
+            dscomm_comm_t *const comm = w.comms[(size_t)r];
+            const dscomm_plan_t *plan = nullptr;
+            const Floats v(100, 1.0f);
+            Floats out(100);
+
+            EXPECT_EQ(reduce(comm, v, out), DSCOMM_OK) << dscomm_last_error();
+            EXPECT_EQ(dscomm_plan_create(comm, 70000000, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                         dscomm_codec("none"), 0, &plan),
+                      DSCOMM_ERR_LIMIT);
+            const std::string text = dscomm_last_error();
+            for (const char *part : { "count 70000000 needs messages of ",
+                                      " bytes, connections "
+                                      "have 1024; set DSCOMM_CHUNK_BYTES to at least ",
+                                      " on all ranks" })
+                EXPECT_NE(text.find(part), std::string::npos) << text;
+            EXPECT_EQ(plan, nullptr);
+            EXPECT_EQ(reduce(comm, v, out), DSCOMM_ERR_BAD_STATE);
+        });
+    }
+}
+
+TEST(Plan, ThatTheCallerHoldsIsNotEvicted)
+{
+    World w(1);
+    const dscomm_plan_t *held = nullptr, *other = nullptr;
+    Floats v(1000), out(1000);
+
+    ASSERT_EQ(dscomm_plan_create(w.comms[0], 777, DSCOMM_FLOAT32, DSCOMM_SUM, nullptr, 0, &held),
+              DSCOMM_OK);
+    for (size_t n = 1; n <= 600; n++) {
+        v.resize(n);
+        ASSERT_EQ(reduce(w.comms[0], v, out), DSCOMM_OK);
+    }
+    EXPECT_NE(std::string(dscomm_plan_explain(held)).find("777"), std::string::npos);
+    for (size_t n = 2000; n < 2255; n++)
+        ASSERT_EQ(dscomm_plan_create(w.comms[0], n, DSCOMM_FLOAT32, DSCOMM_SUM, nullptr, 0, &other),
+                  DSCOMM_OK);
+    EXPECT_EQ(dscomm_plan_create(w.comms[0], 5000, DSCOMM_FLOAT32, DSCOMM_SUM, nullptr, 0, &other),
+              DSCOMM_ERR_LIMIT);
+    EXPECT_EQ(dscomm_plan_create(w.comms[0], 777, DSCOMM_FLOAT32, DSCOMM_SUM, nullptr, 0, &other),
+              DSCOMM_OK); /* known, and the communicator works */
+    EXPECT_EQ(other, held);
+}
+
+TEST(Plan, ArgumentsAreCheckedAsInACall)
+{
+    World w(1);
+    const dscomm_plan_t *plan = nullptr;
+
+    EXPECT_EQ(
+        dscomm_plan_create(w.comms[0], SIZE_MAX, DSCOMM_FLOAT32, DSCOMM_SUM, nullptr, 0, &plan),
+        DSCOMM_ERR_INVALID);
+    EXPECT_EQ(dscomm_plan_create(w.comms[0], 8, DSCOMM_FLOAT32, DSCOMM_MAX, nullptr, 1, &plan),
+              DSCOMM_ERR_INVALID);
+    EXPECT_EQ(dscomm_plan_create(w.comms[0], (size_t)1 << 44, DSCOMM_FLOAT32, DSCOMM_SUM, nullptr,
+                                 0, &plan),
+              DSCOMM_OK); /* quick: chunks grow with the count */
+}
+
+/* Workers that compute for longer than the deadline are not a peer that is missing. */
+TEST(Deadline, OwnWorkIsNoWait)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    config.n_threads = 2;
+    config.timeout_ms = 1;
+    config.chunk_bytes = 67108864;
+    World w(1, "loopback", config);
+    Floats v((size_t)1 << 25, 1.0f), out(v.size());
+
+    EXPECT_EQ(reduce(w.comms[0], v, out), DSCOMM_OK) << dscomm_last_error();
 }
 
 /* ---- D19: everything is given back ---- */

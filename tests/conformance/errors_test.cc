@@ -57,9 +57,13 @@ Outcome call(dscomm_comm_t *comm, const Args &a)
     return o;
 }
 
+/* Calls that succeed before the one that does not: they decide who is connected by then. */
+using WarmUp = std::vector<Args>;
+
 /* Rank `odd` calls with other arguments than the rest. */
 void expect_mismatch(int n, const char *transport, const char *algorithm, int odd, const Args &most,
-                     const Args &other, const char *field, const char *value, const char *odd_value)
+                     const Args &other, const char *field, const char *value, const char *odd_value,
+                     const WarmUp &warm_up = { Args() })
 {
     dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
     std::vector<Outcome> outcomes((size_t)n);
@@ -68,7 +72,8 @@ void expect_mismatch(int n, const char *transport, const char *algorithm, int od
     config.timeout_ms = 5000;
     World w(n, transport, config);
 
-    w.each([&](int r) { call(w.comms[(size_t)r], Args()); }); /* connections exist, or not all do */
+    for (const Args &a : warm_up)
+        w.each([&](int r) { EXPECT_EQ(call(w.comms[(size_t)r], a).status, DSCOMM_OK); });
     w.each([&](int r) {
         outcomes[(size_t)r] = call(w.comms[(size_t)r], r == odd ? other : most);
         EXPECT_EQ(dscomm_comm_async_error(w.comms[(size_t)r], nullptr), DSCOMM_ERR_MISMATCH);
@@ -116,12 +121,23 @@ TEST_P(Mismatch, D14_CountsWhosePlansUseDifferentPeers)
 
     big.count = 100000;
     none.count = 0;
-    one.count = 1; /* only its owner is a peer */
-    expect_mismatch(3, GetParam(), "twoshot", 1, big, none, "count", "100000", "has 0");
-    expect_mismatch(4, GetParam(), "twoshot", 2, none, big, "count", "has 0", "100000");
-    expect_mismatch(4, GetParam(), "twoshot", 0, big, one, "count", "100000", "has 1");
-    expect_mismatch(4, GetParam(), "twoshot", 3, one, big, "count", "has 1", "100000");
-    expect_mismatch(12, GetParam(), "oneshot", 5, big, one, "count", "100000", "has 1");
+    one.count = 1; /* only its owner, the last rank, is a peer */
+    for (const WarmUp &warm_up : { WarmUp{ Args() }, WarmUp{}, WarmUp{ one } }) {
+        const auto expect = [&](int n, const char *algorithm, int odd, const Args &most,
+                                const Args &other, const char *value, const char *odd_value) {
+            expect_mismatch(n, GetParam(), algorithm, odd, most, other, "count", value, odd_value,
+                            warm_up);
+        };
+
+        expect(3, "twoshot", 1, big, none, "100000", "has 0");
+        expect(4, "twoshot", 2, none, big, "has 0", "100000");
+        for (int odd : { 0, 1, 3 }) {
+            expect(4, "twoshot", odd, big, one, "100000", "has 1");
+            expect(4, "twoshot", odd, one, big, "has 1", "100000");
+        }
+        expect(7, "twoshot", 2, one, big, "has 1", "100000");
+        expect(12, "oneshot", 5, big, one, "100000", "has 1");
+    }
 }
 
 TEST_P(Mismatch, ARankThatMissedACall)

@@ -144,7 +144,7 @@ int main(int argc, char **argv)
     const Job job = { argv[1], argv[2], argv[3], parse_golden_call(argv[4]) };
 
     config.algorithm = job.c.algo == "oneshot" ? "oneshot" : "twoshot";
-    config.chunk_bytes = 4096;
+    config.chunk_bytes = job.c.chunk != 0 ? job.c.chunk * sizeof(float) : 4096;
     World w(job.c.n_ranks, job.transport.c_str(), config);
 
     write_meta(job);

@@ -17,10 +17,10 @@ import tempfile
 import numpy as np
 
 LINE = ('layout=%(layout)s codecs=%(codecs)s op=%(op)s dtype=%(dtype)s algo=%(algo)s count=%(count)d '
-        'calls=%(calls)d beta=1 feedback=1 rdtype=%(rdtype)s shadow=%(shadow)d known_zero=0 chunk=0 '
+        'calls=%(calls)d beta=1 feedback=1 rdtype=%(rdtype)s shadow=%(shadow)d known_zero=0 chunk=%(chunk)d '
         'seed=%(seed)d inject=%(inject)s out=- res=- sent=-')
 DEFAULTS = dict(layout='0,1,2', codecs='int8', op='sum', dtype='fp32', algo='tiered', count=1500,
-                calls=6, rdtype='fp32', shadow=1, seed=5, inject='-', transport='loopback')
+                calls=6, rdtype='fp32', shadow=1, seed=5, inject='-', transport='loopback', chunk=0)
 CODECS = ['none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=64']
 LAYOUTS = ['0', '0,1', '0,1,2,3,4', '0,1,2,3,4,5,6,7,8', '(0,1,2),(3,4,5,6)', '(0),(1),(2),(3,4)',
            '((0,1),(2)),((3,4,5))']
@@ -62,13 +62,14 @@ class Checker:
         self.law, self.reduction, self.vectors = law, reduction, vectors
         self.types, self.program = DATA_TYPES, program
         self.n_ok = self.n_bad = 0
+        self.report = print
 
     def check(self, ok, *what):
         """Counts one check and prints it if it failed."""
         self.n_ok += bool(ok)
         self.n_bad += not ok
         if not ok:
-            print('FAILED', *what)
+            self.report('FAILED ' + ' '.join(str(word) for word in what))
 
     def run(self, mode, changes):
         """Dumps one case and checks it."""

@@ -43,7 +43,7 @@ void set_plan(const GoldenCall &c, dscomm_comm_t *comm, size_t chunk)
     for (int t = 0; t < c.n_tiers; t++)
         codecs.push_back(dscomm_codec(c.codecs[c.codecs.size() == 1 ? 0 : (size_t)t].c_str()));
     ASSERT_EQ(dsc_comm_set_tiers(comm, c.n_tiers, c.groups.data(), codecs.data()), DSCOMM_OK);
-    strcpy(comm->algorithm, c.algo == "oneshot" ? "oneshot" : "twoshot");
+    comm->algorithm = c.algo == "oneshot" ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
     comm->chunk_elems = chunk;
 }
 

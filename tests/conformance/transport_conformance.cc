@@ -79,8 +79,9 @@ TEST_P(Transport, EverySizeBothWays)
                                         16384, 100,  0,     20000, 1,     kSlot };
 
     prepare(&world);
+    world.params.slot_bytes = kSlot;
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, kSlot));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         EXPECT_STREQ(name(), dsc_net_transport_name(net, 1 - rank));
         EXPECT_EQ(DSCOMM_OK, exchange(net, rank, { 1 - rank }, 3 * sizes.size(),
                                       [&](uint64_t i) { return sizes[i % sizes.size()]; }));
@@ -98,8 +99,9 @@ TEST_P(Transport, TenThousandRandomMessages)
     World world(2, name());
 
     prepare(&world);
+    world.params.slot_bytes = 2048;
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 2048));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         EXPECT_EQ(DSCOMM_OK, exchange(net, rank, { 1 - rank }, 10000, [](uint64_t i) {
                       return std::minstd_rand(static_cast<unsigned>(i) + 1)() % 2049;
                   }));
@@ -115,7 +117,7 @@ TEST_P(Transport, OutOfOrderInsideTheWindow)
     prepare(&world);
     world.params.n_slots = 8;
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 512));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
         std::minstd_rand random(static_cast<unsigned>(rank) + 5);
         std::vector<uint64_t> order(8);
@@ -162,7 +164,7 @@ TEST_P(Transport, PingPong)
 
     prepare(&world);
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 64));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
         conn->ops->rx_expect(conn, 1000);
         for (int i = 0; i < 1000; i++) {
@@ -187,7 +189,7 @@ TEST_P(Transport, SleepersAreWoken)
     world.run([&](int rank, dsc_net *net) {
         const uint64_t start_ns = dsc_now_ns();
 
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 64));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         for (int i = 0; i < 400; i++)
             ASSERT_EQ(DSCOMM_OK,
                       exchange(net, rank, world.others(rank), 1, [](uint64_t) { return 64; }));
@@ -204,8 +206,9 @@ TEST_P(Transport, FullWindowStopsTheSender)
     std::atomic<uint64_t> n_sent{ 0 };
 
     prepare(&world);
+    world.params.slot_bytes = kSlot;
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, kSlot));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
         if (rank == 0) {
             uint64_t n = 0;
@@ -236,40 +239,50 @@ TEST_P(Transport, FullWindowStopsTheSender)
     });
 }
 
-TEST_P(Transport, LargerSlotsReplaceTheConnection)
+TEST_P(Transport, ConnectionIsMadeOnceWithSlotsOfTheGivenSize)
 {
-    World world(3, name());
+    for (const size_t slot : { 1, 64, 65, 4000, 65536 }) {
+        World world(3, name());
 
-    prepare(&world);
-    world.run([&](int rank, dsc_net *net) {
-        for (size_t slot = 64; slot <= 65536; slot *= 4) {
-            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, slot));
-            for (const int peer : world.others(rank))
-                EXPECT_EQ(slot, dsc_net_conn(net, peer)->slot_bytes);
+        prepare(&world);
+        world.params.slot_bytes = slot;
+        world.run([&](int rank, dsc_net *net) {
+            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
+            dsc_conn *const conn = dsc_net_conn(net, (rank + 1) % 3);
+            EXPECT_EQ(dsc_round_up(slot, 64), conn->slot_bytes);
             ASSERT_EQ(DSCOMM_OK, exchange(net, rank, world.others(rank), 10,
-                                          [&](uint64_t i) { return slot - i; }));
-        }
-        dsc_conn *const conn = dsc_net_conn(net, (rank + 1) % 3);
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 100)) << "smaller: nothing to do";
-        EXPECT_EQ(conn, dsc_net_conn(net, (rank + 1) % 3));
-    });
+                                          [&](uint64_t i) { return slot - i % 2; }));
+            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
+            EXPECT_EQ(conn, dsc_net_conn(net, (rank + 1) % 3));
+        });
+    }
 }
 
-/* Ranks that ask for different sizes get the larger one. */
-TEST_P(Transport, SidesDifferInSize)
+TEST_P(Transport, SlotSizesThatDifferAreNamedOnBothSides)
 {
     for (const size_t big : { 0, 1 }) {
         World world(2, name());
+        dsc_net *nets[2];
 
         prepare(&world);
-        world.run([&](int rank, dsc_net *net) {
-            const size_t slot = static_cast<size_t>(rank) == big ? 9000 : 100;
+        for (const size_t rank : { 0, 1 }) {
+            world.params.slot_bytes = rank == big ? 9000 : 100;
+            nets[rank] = world.create(static_cast<int>(rank));
+        }
+        const auto connect = [&](int rank) {
+            dsc_net *const net = nets[rank];
 
-            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, slot));
-            EXPECT_EQ(dsc_round_up(9000, 64), dsc_net_conn(net, 1 - rank)->slot_bytes);
-            EXPECT_EQ(DSCOMM_OK,
-                      exchange(net, rank, { 1 - rank }, 20, [](uint64_t) { return 9000; }));
-        });
+            EXPECT_EQ(DSCOMM_ERR_MISMATCH, world.connect_all(net, rank));
+            for (const char *const bytes : { "9024", "128" })
+                EXPECT_NE(nullptr, std::strstr(dsc_net_error_text(net), bytes))
+                    << dsc_net_error_text(net);
+            dsc_net_fail(net, DSCOMM_ERR_MISMATCH, dsc_net_error_text(net));
+        };
+        std::thread other(connect, 1);
+        connect(0);
+        other.join();
+        dsc_net_destroy(nets[0]);
+        dsc_net_destroy(nets[1]);
     }
 }
 
@@ -284,11 +297,11 @@ TEST_P(Transport, PeerWhosePlanIsAhead)
 
         if (rank == 2)
             usleep(50000);
-        ASSERT_EQ(DSCOMM_OK, dsc_net_connect(net, first[static_cast<size_t>(rank)].data(), 1, 256));
+        ASSERT_EQ(DSCOMM_OK, dsc_net_connect(net, first[static_cast<size_t>(rank)].data(), 1));
         if (rank == 0) {
             EXPECT_EQ(nullptr, dsc_net_conn(net, 1));
         }
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 256));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         EXPECT_EQ(DSCOMM_OK,
                   exchange(net, rank, world.others(rank), 20, [](uint64_t) { return 256; }));
     });
@@ -299,9 +312,10 @@ TEST_P(Transport, EightRanksAllToAll)
     World world(8, name());
 
     prepare(&world);
+    world.params.slot_bytes = 4096;
     world.params.spin_ns = 0;
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 4096));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         EXPECT_EQ(DSCOMM_OK, exchange(net, rank, world.others(rank), 100,
                                       [](uint64_t i) { return 4096 - i % 7; }));
     });
@@ -316,7 +330,7 @@ TEST_P(Transport, ErrorReachesEveryoneThroughFullWindows)
 
     prepare(&world);
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 65536));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         n_connected++;
         while (n_connected < 4)
             std::this_thread::yield();
@@ -355,7 +369,7 @@ TEST_P(Transport, ErrorIsPassedOn)
             list.push_back(rank - 1);
         if (rank < 3)
             list.push_back(rank + 1);
-        ASSERT_EQ(DSCOMM_OK, dsc_net_connect(net, list.data(), static_cast<int>(list.size()), 64));
+        ASSERT_EQ(DSCOMM_OK, dsc_net_connect(net, list.data(), static_cast<int>(list.size())));
         n_connected++;
         while (n_connected < 4)
             std::this_thread::yield();
@@ -375,7 +389,7 @@ TEST_P(Transport, DataSentBeforeGoodbyeArrives)
 
     prepare(&world);
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 65536));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
         if (rank == 1) {
             for (int i = 0; i < 4; i++)
@@ -400,7 +414,7 @@ TEST_P(Transport, DeathIsNoticed)
 
     prepare(&world);
     const auto survive = [&](dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, 0, 256));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, 0));
         dsc_conn *const conn = dsc_net_conn(net, 1);
         conn->ops->rx_expect(conn, 100);
         ASSERT_EQ(DSCOMM_OK, drive(net, [&] { return try_receive(conn); }));
@@ -412,7 +426,7 @@ TEST_P(Transport, DeathIsNoticed)
         EXPECT_EQ(1, dsc_net_error_rank(net));
     };
     const auto victim = [&](dsc_net *net) {
-        if (world.connect_all(net, 1, 256) == DSCOMM_OK)
+        if (world.connect_all(net, 1) == DSCOMM_OK)
             try_send(dsc_net_conn(net, 0), 1, 100);
     };
 
@@ -458,7 +472,7 @@ TEST_P(Transport, AbortEndsAWait)
 
     prepare(&world);
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 256));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         if (rank == 1) {
             EXPECT_EQ(DSCOMM_ERR_ABORTED, drive_to_error(net, 3000));
             return;
@@ -487,7 +501,7 @@ TEST_P(Transport, AbortEndsAConnect)
             dsc_net_abort(net);
         });
 
-        EXPECT_EQ(DSCOMM_ERR_ABORTED, dsc_net_connect(net, &peer, 1, 256));
+        EXPECT_EQ(DSCOMM_ERR_ABORTED, dsc_net_connect(net, &peer, 1));
         other.join();
         dsc_net_destroy(net);
     }
@@ -502,7 +516,7 @@ TEST_P(Transport, ConnectTimeoutNamesTheRanks)
     dsc_net *const net = world.create(1); /* 0 should accept, 2 and 3 should connect */
     const uint64_t start_ns = dsc_now_ns();
 
-    EXPECT_EQ(DSCOMM_ERR_TIMEOUT, world.connect_all(net, 1, 256));
+    EXPECT_EQ(DSCOMM_ERR_TIMEOUT, world.connect_all(net, 1));
     EXPECT_GE(dsc_now_ns() - start_ns, 290000000u);
     EXPECT_LT(dsc_now_ns() - start_ns, 1000000000u);
     EXPECT_STREQ("waited 0.3 s for a connection with ranks 0, 2, 3", dsc_net_error_text(net));
@@ -517,11 +531,12 @@ TEST_P(Transport, SignalsDisturbNothing)
     const itimerval on = { { 0, 1000 }, { 0, 1000 } }, off = {};
 
     prepare(&world);
+    world.params.slot_bytes = 100000;
     action.sa_handler = [](int) {};
     sigaction(SIGALRM, &action, &old);
     setitimer(ITIMER_REAL, &on, nullptr);
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 100000));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         EXPECT_EQ(DSCOMM_OK,
                   exchange(net, rank, { 1 - rank }, 300, [](uint64_t i) { return 100000 - i; }));
     });

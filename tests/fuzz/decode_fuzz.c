@@ -5,23 +5,18 @@
  * poison, no NaN out of finite input. Aborts at the first violation.
  *
  *     byte 0: codec, 1: exponent, 2-3: elements, 4-: message or float32 elements, zeros when short
- *
- * With libFuzzer: clang -fsanitize=fuzzer,address -DDSC_LIBFUZZER. Without: files and folders named
- * on the command line are run once each, then --runs=N random changes of them.
  */
-#include "codec/codec.h"
+#include "fuzz/fuzz.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_BYTES 4
-#define ELEMS_MAX 5000
-#define INPUT_BYTES_MAX (HEAD_BYTES + 4 * ELEMS_MAX)
-#define CORPUS_MAX 256
+#include "codec/codec.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#define HEAD_BYTES FUZZ_HEAD_BYTES
+#define ELEMS_MAX 5000
+_Static_assert(HEAD_BYTES + 4 * ELEMS_MAX <= FUZZ_INPUT_MAX, "the largest input is tried");
 
 #define REQUIRE(cond)                                                                              \
     do {                                                                                           \
@@ -135,6 +130,14 @@ static void check_encode(const struct dsc_codec *codec, int exponent, size_t n, 
     free(r);
 }
 
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    (void)dsc_fp_enter();
+    return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     size_t n_specs;
@@ -151,102 +154,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_encode(codec, exponent, n, data + HEAD_BYTES, size - HEAD_BYTES);
     return 0;
 }
-
-#ifndef DSC_LIBFUZZER
-struct input {
-    uint8_t *data;
-    size_t size;
-};
-static struct input corpus[CORPUS_MAX];
-static size_t n_corpus;
-
-static bool load_file(const char *path)
-{
-    FILE *const file = fopen(path, "rb");
-
-    if (file == NULL || n_corpus == CORPUS_MAX) {
-        (void)fprintf(stderr, "decode_fuzz: cannot take %s\n", path);
-        if (file != NULL)
-            (void)fclose(file);
-        return false;
-    }
-
-    struct input *const in = &corpus[n_corpus++];
-
-    in->data = exact(INPUT_BYTES_MAX, 0);
-    in->size = fread(in->data, 1, INPUT_BYTES_MAX, file);
-    (void)fclose(file);
-    return true;
-}
-
-static bool load_path(const char *path)
-{
-    DIR *const dir = opendir(path);
-    const struct dirent *entry;
-    bool is_ok = true;
-
-    if (dir == NULL)
-        return load_file(path);
-    while ((entry = readdir(dir)) != NULL) {
-        char name[4096];
-        const int len = snprintf(name, sizeof(name), "%s/%s", path, entry->d_name);
-
-        if (entry->d_name[0] != '.' && len > 0 && (size_t)len < sizeof(name))
-            is_ok &= load_file(name);
-    }
-    (void)closedir(dir);
-    return is_ok;
-}
-
-static uint32_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 33);
-}
-
-/* Changes some bytes, the head sometimes included, and sometimes the size. */
-static void run_changed(const struct input *in, uint64_t *state)
-{
-    uint8_t *const data = exact_copy(INPUT_BYTES_MAX, in->data, in->size);
-    const size_t size =
-        next_random(state) % 4 == 0 ? next_random(state) % INPUT_BYTES_MAX : in->size;
-    const uint32_t n_changes = next_random(state) % 64;
-
-    for (uint32_t i = 0; i < n_changes; i++) {
-        const size_t range = i < 2 ? HEAD_BYTES : size;
-
-        if (range > 0)
-            data[next_random(state) % range] = (uint8_t)next_random(state);
-    }
-    (void)LLVMFuzzerTestOneInput(data, size);
-    free(data);
-}
-
-int main(int argc, char **argv)
-{
-    uint64_t state = 1;
-    long runs = 0;
-
-    for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], "--runs=", 7) == 0)
-            runs = strtol(argv[i] + 7, NULL, 10);
-        else if (strncmp(argv[i], "--seed=", 7) == 0)
-            state = strtoull(argv[i] + 7, NULL, 10);
-        else if (!load_path(argv[i]))
-            return 2;
-    }
-    if (n_corpus == 0) {
-        (void)fprintf(stderr, "usage: decode_fuzz [--runs=N] [--seed=N] FILE_OR_FOLDER...\n");
-        return 2;
-    }
-    (void)dsc_fp_enter();
-    for (size_t i = 0; i < n_corpus; i++)
-        (void)LLVMFuzzerTestOneInput(corpus[i].data, corpus[i].size);
-    for (long i = 0; i < runs; i++)
-        run_changed(&corpus[next_random(&state) % n_corpus], &state);
-    for (size_t i = 0; i < n_corpus; i++)
-        free(corpus[i].data);
-    (void)printf("%zu files, %ld changed, all held\n", n_corpus, runs);
-    return 0;
-}
-#endif

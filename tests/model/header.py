@@ -71,7 +71,8 @@ def crc32c(data, crc=0):
 
 def checksum(header, payload):
     """Over the header with a zero checksum field, then the payload."""
-    return crc32c(payload, crc32c(replace(header, crc32c=0).pack()))
+    crc = crc32c(payload, crc32c(replace(header, crc32c=0).pack()))
+    return crc or 0xffffffff  # 0 means that checksums are off
 
 
 def encode(header, payload, with_crc=True):

@@ -8,6 +8,7 @@
  * alignment: tests pass such words on and touch them with the __atomic builtins only.
  * No include guard: the pair may be used again.
  */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -35,7 +35,7 @@ inline uint64_t new_job()
 class World {
   public:
     World(int n_ranks, const char *transport)
-        : peers(static_cast<size_t>(n_ranks)), params{ transport, 4, 1, true, 5000, 20000 },
+        : peers(static_cast<size_t>(n_ranks)), params{ transport, 65536, 4, 1, true, 5000, 20000 },
           job_(new_job())
     {
         for (int r = 0; r < n_ranks; r++) {
@@ -116,11 +116,11 @@ class World {
         return list;
     }
 
-    dscomm_status_t connect_all(dsc_net *net, int rank, size_t slot_bytes) const
+    dscomm_status_t connect_all(dsc_net *net, int rank) const
     {
         const std::vector<int> list = others(rank);
 
-        return dsc_net_connect(net, list.data(), static_cast<int>(list.size()), slot_bytes);
+        return dsc_net_connect(net, list.data(), static_cast<int>(list.size()));
     }
 
     /* The descriptor that the rank listens on, for as long as no endpoint took it. */
@@ -135,6 +135,11 @@ class World {
     uint8_t *key()
     {
         return key_;
+    }
+
+    uint64_t job() const
+    {
+        return job_;
     }
 
     uint16_t port(int rank) const

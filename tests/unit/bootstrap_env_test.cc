@@ -5,6 +5,9 @@
  */
 #include "unit/bootstrap_support.h"
 
+#include <fstream>
+#include <random>
+
 namespace {
 
 /* ---- interfaces ---- */
@@ -92,16 +95,37 @@ TEST_F(Bootstrap, AddressTextsAndWireForm)
 
 /* ---- launchers ---- */
 
-/* A port that was free a moment ago. */
+/* Whether rank 0 could listen at the port, on every interface. */
+bool is_free(int port)
+{
+    dsc_addr any = {};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    any.v4.sin_family = AF_INET;
+    dsc_addr_set_port(&any, (uint16_t)port);
+    const bool ok = bind(fd, &any.any, dsc_addr_len(&any)) == 0;
+    close(fd);
+    return ok;
+}
+
+/*
+ * A port that was free a moment ago and is not one of those that the kernel gives to any connection
+ * at any time.
+ */
 int free_port()
 {
-    dsc_addr addr;
-    int fd;
+    std::mt19937 random(std::random_device{}());
+    std::uniform_int_distribution<int> ports(15000, 31000);
+    std::ifstream range("/proc/sys/net/ipv4/ip_local_port_range");
+    int low = 0, high = 0, port = 0;
 
-    EXPECT_EQ(dsc_netif_choose("lo", &addr), DSCOMM_OK);
-    EXPECT_EQ(dsc_netif_listen(&addr, &fd), DSCOMM_OK);
-    close(fd);
-    return dsc_addr_port(&addr);
+    range >> low >> high;
+    for (int i = 0; i < 10000; i++) {
+        port = ports(random);
+        if ((port < low || port > high) && is_free(port))
+            return port;
+    }
+    return port;
 }
 
 class BootstrapEnv : public Bootstrap {
@@ -229,6 +253,7 @@ TEST_F(BootstrapEnv, LaunchersAndPorts)
           { "OMPI_COMM_WORLD_SIZE", "4" },
           { "OMPI_COMM_WORLD_LOCAL_SIZE", "4" } },
         { { "PMI_RANK", "1" }, { "PMI_SIZE", "4" }, { "PMI_LOCAL_SIZE", "4" } },
+        { { "PMI_RANK", "1" }, { "PMI_SIZE", "4" }, { "MPI_LOCALNRANKS", "4" } },
         { { "SLURM_PROCID", "1" }, { "SLURM_NTASKS", "4" }, { "SLURM_NNODES", "1" } },
         { { "RANK", "1" }, { "WORLD_SIZE", "4" }, { "LOCAL_WORLD_SIZE", "4" } },
     };
@@ -290,6 +315,10 @@ TEST_F(BootstrapEnv, BadVariablesAreNamed)
         { { { "RANK", "1" }, { "WORLD_SIZE", "2" } }, { "MASTER_ADDR is not set" } },
         { { { "PMI_RANK", "1" }, { "PMI_SIZE", "4" }, { "PMI_LOCAL_SIZE", "2" } },
           { "MASTER_ADDR is not set" } },
+        { { { "PMI_RANK", "1" }, { "PMI_SIZE", "4" }, { "MPI_LOCALNRANKS", "2" } },
+          { "MASTER_ADDR is not set" } },
+        { { { "PMI_RANK", "1" }, { "PMI_SIZE", "4" }, { "MPI_LOCALNRANKS", "x" } },
+          { "MPI_LOCALNRANKS is \"x\"" } },
         { { { "RANK", "1" }, { "WORLD_SIZE", "2" }, { "MASTER_ADDR", "300.1.1.1.1.x y" } },
           { "MASTER_ADDR is \"300.1.1.1.1.x y\"" } },
     };

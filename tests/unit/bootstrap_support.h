@@ -236,10 +236,12 @@ class Bootstrap : public testing::Test {
 
     void SetUp() override
     {
-        for (const char *name : { "DSCOMM_SECRET", "DSCOMM_PORT", "DSCOMM_HOST_ID", "RANK",
-                                  "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                                  "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
-                                  "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NNODES" })
+        for (const char *name :
+             { "DSCOMM_SECRET", "DSCOMM_PORT", "DSCOMM_HOST_ID", "RANK", "WORLD_SIZE",
+               "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK",
+               "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE",
+               "PMI_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_NTASKS",
+               "SLURM_NNODES" })
             unsetenv(name);
         dscomm_set_log(collect, nullptr);
         set("DSCOMM_LOG_LEVEL", "info");

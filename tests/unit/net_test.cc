@@ -5,7 +5,12 @@
  */
 #include "support/net_world.h"
 
+#include "support/internal_begin.h"
+#include "transport/handshake.h"
+#include "support/internal_end.h"
+
 #include <dirent.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -97,7 +102,7 @@ TEST(Net, AutoMixesTransports)
         }
         same.params.spin_ns = spin_ns;
         same.run([&](int rank, dsc_net *net) {
-            ASSERT_EQ(DSCOMM_OK, same.connect_all(net, rank, 4096));
+            ASSERT_EQ(DSCOMM_OK, same.connect_all(net, rank));
             for (int peer = 0; peer < 4; peer++)
                 EXPECT_STREQ(expected[rank][peer], dsc_net_transport_name(net, peer));
             for (int i = 0; i < 50; i++)
@@ -120,7 +125,7 @@ TEST(Net, SleeperInEpollIsWokenByMemory)
         world.peers[2].process_id = 9;
         std::strcpy(world.peers[2].host_id, "host-b");
         world.run([&](int rank, dsc_net *net) {
-            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 64));
+            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
             if (rank == 2)
                 return;
             const int peer = 1 - rank;
@@ -149,7 +154,7 @@ TEST(Net, UnexpectedDataIsNotRead)
     std::atomic<bool> looked{ false };
 
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 1000));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
         if (rank == 0) {
             for (int i = 0; i < 3; i++)
@@ -181,7 +186,7 @@ TEST(Net, ForcedTransportThatDoesNotReach)
 
     std::strcpy(world.peers[1].host_id, "host-b");
     dsc_net *const net = world.create(0);
-    EXPECT_EQ(DSCOMM_ERR_UNSUPPORTED, dsc_net_connect(net, &peer, 1, 64));
+    EXPECT_EQ(DSCOMM_ERR_UNSUPPORTED, dsc_net_connect(net, &peer, 1));
     EXPECT_TRUE(says(net, "shm")) << dsc_net_error_text(net);
     EXPECT_TRUE(says(net, "\"host-a\""));
     EXPECT_TRUE(says(net, "\"host-b\""));
@@ -204,9 +209,9 @@ TEST(Net, RanksForcedToDifferentTransports)
     world.params.transport = "shm";
     dsc_net *const shm = world.create(1);
     const int zero = 0, one = 1;
-    std::thread other([&] { EXPECT_EQ(DSCOMM_ERR_MISMATCH, dsc_net_connect(tcp, &one, 1, 64)); });
+    std::thread other([&] { EXPECT_EQ(DSCOMM_ERR_MISMATCH, dsc_net_connect(tcp, &one, 1)); });
 
-    EXPECT_EQ(DSCOMM_ERR_MISMATCH, dsc_net_connect(shm, &zero, 1, 64));
+    EXPECT_EQ(DSCOMM_ERR_MISMATCH, dsc_net_connect(shm, &zero, 1));
     other.join();
     for (const dsc_net *net : { tcp, shm }) {
         EXPECT_TRUE(says(net, "shm")) << dsc_net_error_text(net);
@@ -246,7 +251,7 @@ TEST(Net, NoRoomForSharedMemoryFallsBackOnce)
     {
         const FileSizeLimit limit(65536);
         world.run([&](int rank, dsc_net *net) {
-            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 65536));
+            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
             for (const int peer : world.others(rank))
                 EXPECT_STREQ("tcp", dsc_net_transport_name(net, peer));
             EXPECT_EQ(DSCOMM_OK,
@@ -267,9 +272,48 @@ TEST(Net, NoRoomForSharedMemoryIsAnErrorWhenForced)
     dsc_net *const net = world.create(1);
     const FileSizeLimit limit(65536);
 
-    EXPECT_EQ(DSCOMM_ERR_LIMIT, dsc_net_connect(net, &peer, 1, 65536));
+    EXPECT_EQ(DSCOMM_ERR_LIMIT, dsc_net_connect(net, &peer, 1));
     const std::string bytes = std::to_string(2 * 64 + 2 * 4 * (65536 + 64));
     EXPECT_TRUE(says(net, bytes.c_str())) << dsc_net_error_text(net);
+    dsc_net_destroy(net);
+}
+
+/* Rank 1 offers a segment that rank 0 cannot find, as from another PID namespace. */
+TEST(Net, SegmentThatCannotBeMappedIsAnErrorWhenForced)
+{
+    World world(2, "shm");
+    Log log;
+    dsc_net *const net = world.create(0);
+    const int peer = 1;
+    std::thread other([&] {
+        const int fd = connect_to(world.port(0));
+        dsc_handshake *hs = nullptr;
+        dsc_hello hello = {};
+
+        hello.purpose = DSC_LINK_PEER;
+        hello.rank = 1;
+        hello.n_ranks = 2;
+        hello.job = world.job();
+        hello.slot_bytes = world.params.slot_bytes;
+        hello.n_slots = world.params.n_slots;
+        hello.n_socks = world.params.n_socks;
+        std::strcpy(hello.transport, "shm");
+        std::strcpy(hello.detail, "1 1000000 1 1");
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        ASSERT_EQ(DSCOMM_OK,
+                  dsc_handshake_create(fd, false, world.key(), &hello, dsc_deadline_ns(3000), &hs));
+        while (dsc_handshake_step(hs) == DSCOMM_IN_PROGRESS)
+            usleep(1000);
+        ASSERT_NE(nullptr, dsc_handshake_peer(hs));
+        EXPECT_STREQ("", dsc_handshake_peer(hs)->transport);
+        EXPECT_NE(nullptr, std::strstr(dsc_handshake_peer(hs)->detail, "cannot open /proc/1/fd/"));
+        dsc_handshake_destroy(hs);
+    });
+
+    EXPECT_EQ(DSCOMM_ERR_LIMIT, dsc_net_connect(net, &peer, 1));
+    EXPECT_TRUE(says(net, "cannot open /proc/1/fd/")) << dsc_net_error_text(net);
+    EXPECT_EQ(nullptr, dsc_net_conn(net, 1));
+    other.join();
     dsc_net_destroy(net);
 }
 
@@ -300,7 +344,7 @@ TEST(Net, StrangersAreDroppedAndStallNobody)
         }
         const uint64_t start_ns = dsc_now_ns();
         world.run([&](int rank, dsc_net *net) {
-            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 256));
+            ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
             EXPECT_LT(dsc_now_ns() - start_ns, 1000000000u);
             EXPECT_EQ(DSCOMM_OK,
                       exchange(net, rank, world.others(rank), 20, [](uint64_t) { return 256; }));
@@ -323,12 +367,11 @@ TEST(Net, AnotherJobsRankIsDropped)
     std::memcpy(other.peers[0].addr, world.peers[0].addr, DSC_ADDR_BYTES);
     dsc_net *const stranger = other.create(1);
     const int zero = 0;
-    std::thread knock(
-        [&] { EXPECT_EQ(DSCOMM_ERR_MISMATCH, dsc_net_connect(stranger, &zero, 1, 64)); });
+    std::thread knock([&] { EXPECT_EQ(DSCOMM_ERR_MISMATCH, dsc_net_connect(stranger, &zero, 1)); });
     world.run([&](int rank, dsc_net *net) {
         if (rank == 1)
             usleep(200000);
-        EXPECT_EQ(DSCOMM_OK, world.connect_all(net, rank, 64));
+        EXPECT_EQ(DSCOMM_OK, world.connect_all(net, rank));
     });
     knock.join();
     EXPECT_EQ(1u, log.count(DSCOMM_LOG_WARN, "key"));
@@ -417,10 +460,11 @@ void damage(size_t at, bool crc, dscomm_status_t expected, const char *why)
     DamagingProxy proxy(world.port(0), kHandshake + at);
     const std::vector<uint8_t> address(proxy.address.bytes, proxy.address.bytes + DSC_ADDR_BYTES);
 
+    world.params.slot_bytes = 1000;
     world.params.crc = crc;
     std::memcpy(world.peers[0].addr, address.data(), DSC_ADDR_BYTES);
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 1000));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
         if (rank == 1) {
             ASSERT_TRUE(try_send(conn, 1, 1000));
@@ -456,7 +500,7 @@ TEST(Net, LoopbackFaults)
     World world(2, "loopback");
 
     world.run([&](int rank, dsc_net *net) {
-        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 64));
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
         dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
         if (rank == 1) {
             conn->ops->rx_expect(conn, 4);
@@ -496,7 +540,7 @@ TEST(Net, RankThatDiedBeforeItConnectedIsNamed)
         const int alive = 1;
         dsc_net *const net = world.create(alive);
         const uint64_t start_ns = dsc_now_ns();
-        EXPECT_EQ(DSCOMM_ERR_PEER_LOST, dsc_net_connect(net, &victim, 1, 64));
+        EXPECT_EQ(DSCOMM_ERR_PEER_LOST, dsc_net_connect(net, &victim, 1));
         EXPECT_LT(dsc_now_ns() - start_ns, 1000000000u);
         EXPECT_TRUE(says(net, ("rank " + std::to_string(victim)).c_str()));
         EXPECT_TRUE(says(net, "refused")) << dsc_net_error_text(net);
@@ -519,7 +563,7 @@ void fail_instead_of_connecting(const char *transport, int failing, bool in_conn
         const int peer = rank == 1 ? failing : 2 - failing;
 
         if (rank == 1) {
-            EXPECT_EQ(DSCOMM_ERR_NO_MEMORY, dsc_net_connect(net, &peer, 1, 64))
+            EXPECT_EQ(DSCOMM_ERR_NO_MEMORY, dsc_net_connect(net, &peer, 1))
                 << transport << " " << failing << " " << in_connect;
             EXPECT_TRUE(says(net, "no memory for a plan")) << dsc_net_error_text(net);
             heard = true;
@@ -534,7 +578,7 @@ void fail_instead_of_connecting(const char *transport, int failing, bool in_conn
                 usleep(300000);
                 dsc_net_abort(net);
             });
-            EXPECT_EQ(DSCOMM_ERR_ABORTED, dsc_net_connect(net, &peer, 1, 64));
+            EXPECT_EQ(DSCOMM_ERR_ABORTED, dsc_net_connect(net, &peer, 1));
             end.join();
         } else {
             usleep(300000);
@@ -553,30 +597,50 @@ TEST(Net, RankThatFailsInsteadOfConnectingIsHeard)
     fail_instead_of_connecting("tcp", 2, true);
 }
 
-/* A call of other ranks that fits in the old slots, while this rank's needs larger ones. */
-TEST(Net, CallsOfDifferentSizeDoNotHang)
+/* Rank 0 waits for rank 2, which is not there; its peer 1 is in the same call, another, or ahead.
+ */
+void wait_in_call(const char *transport, const char *theirs, uint32_t n_ahead)
 {
-    for (const char *const transport : { "loopback", "shm", "tcp" }) {
-        for (const int larger : { 0, 1 }) {
-            World world(2, transport);
+    const bool differs = n_ahead == 0 && std::strcmp(theirs, "count=1000") != 0;
+    const dscomm_status_t lonely = differs ? DSCOMM_ERR_MISMATCH : DSCOMM_ERR_TIMEOUT;
+    const dscomm_status_t other = differs ? DSCOMM_ERR_MISMATCH : DSCOMM_IN_PROGRESS;
+    World world(3, transport);
+    std::atomic<bool> done{ false };
 
-            world.run([&](int rank, dsc_net *net) {
-                const int peer = 1 - rank;
+    world.params.timeout_ms = 350;
+    world.run([&](int rank, dsc_net *net) {
+        const int peer = rank == 0 ? 1 : 0, missing = 2;
 
-                ASSERT_EQ(DSCOMM_OK, dsc_net_connect(net, &peer, 1, 1000));
-                if (rank == larger) {
-                    EXPECT_EQ(DSCOMM_ERR_MISMATCH, dsc_net_connect(net, &peer, 1, 5000));
-                    EXPECT_NE(nullptr, std::strstr(dscomm_last_error(), "1024"));
-                    EXPECT_NE(nullptr, std::strstr(dscomm_last_error(), "5056"));
-                    dsc_net_fail(net, DSCOMM_ERR_MISMATCH, dscomm_last_error());
-                    usleep(50000);
-                    return;
-                }
-                ASSERT_TRUE(try_send(dsc_net_conn(net, peer), rank, 500));
-                EXPECT_EQ(DSCOMM_ERR_MISMATCH, drive_to_error(net, 2000));
-            });
+        if (rank == missing) {
+            while (!done)
+                usleep(1000);
+            return;
         }
-    }
+        ASSERT_EQ(DSCOMM_OK, dsc_net_connect(net, &peer, 1));
+        if (rank == 0) {
+            dsc_net_enter(net, 7, 1, "count=1000");
+            EXPECT_EQ(lonely, dsc_net_connect(net, &missing, 1)) << dsc_net_error_text(net);
+            EXPECT_TRUE(says(net, differs ? theirs : "rank 2")) << dsc_net_error_text(net);
+            done = true;
+            return;
+        }
+        for (uint32_t i = 0; i <= n_ahead; i++)
+            dsc_net_enter(net, 7 + i, 2, theirs);
+        EXPECT_EQ(other, drive_to_error(net, 300));
+        EXPECT_TRUE(!differs || says(net, "rank 0: call=7 count=1000")) << dsc_net_error_text(net);
+        if (differs)
+            dsc_net_fail(net, DSCOMM_ERR_MISMATCH, theirs);
+        while (!done)
+            usleep(1000);
+    });
+}
+
+TEST(Net, CallsThatDifferAreFoundWhileConnecting)
+{
+    for (const char *const transport : { "loopback", "shm", "tcp" })
+        wait_in_call(transport, "count=998", 0);
+    wait_in_call("loopback", "count=1000", 0);
+    wait_in_call("tcp", "count=998", 1);
 }
 
 /* ---- limits and leftovers ---- */
@@ -594,7 +658,7 @@ TEST(Net, DescriptorLimitIsNamed)
     dsc_net *const net = world.create(7);
     const rlimit low = { static_cast<rlim_t>(top) + 6, old.rlim_max };
     ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &low));
-    const dscomm_status_t st = world.connect_all(net, 7, 64);
+    const dscomm_status_t st = world.connect_all(net, 7);
     setrlimit(RLIMIT_NOFILE, &old);
     EXPECT_EQ(DSCOMM_ERR_LIMIT, st);
     EXPECT_TRUE(says(net, "RLIMIT_NOFILE")) << dsc_net_error_text(net);
@@ -637,7 +701,7 @@ TEST(Net, TwoHundredRoundsLeaveNothing)
             if (round % 8 == 7)
                 world.peers[1].process_id = 2;
             world.run([&](int rank, dsc_net *net) {
-                ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank, 1024));
+                ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
                 ASSERT_EQ(DSCOMM_OK,
                           exchange(net, rank, { 1 - rank }, 5, [](uint64_t) { return 1024; }));
             });
@@ -667,7 +731,7 @@ TEST(Net, FailedAllocations)
                 dsc_net *const net = world.create(rank);
 
                 if (net != nullptr)
-                    n_connected += world.connect_all(net, rank, 256) == DSCOMM_OK;
+                    n_connected += world.connect_all(net, rank) == DSCOMM_OK;
                 dsc_net_destroy(net);
             };
 

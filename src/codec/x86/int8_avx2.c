@@ -94,14 +94,20 @@ static __m256i quantize8(float *out, const float *x, __m256 scale, __m256 inv, i
     return q;
 }
 
+/* `out` may be NULL when nothing is kept, and nothing may be added to that. */
+static inline float *beyond(float *out, size_t n, int kept)
+{
+    return kept == KEEP_NONE ? out : out + n;
+}
+
 /* Packing works within 128-bit halves, so the 4-byte groups come out as 0 2 4 6 1 3 5 7. */
 static void quantize32(int8_t *q, float *out, const float *x, __m256 scale, __m256 inv, int kept)
 {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i q0 = quantize8(out, x, scale, inv, kept);
-    const __m256i q1 = quantize8(out + LANES, x + LANES, scale, inv, kept);
-    const __m256i q2 = quantize8(out + 2 * LANES, x + 2 * LANES, scale, inv, kept);
-    const __m256i q3 = quantize8(out + 3 * LANES, x + 3 * LANES, scale, inv, kept);
+    const __m256i q1 = quantize8(beyond(out, LANES, kept), x + LANES, scale, inv, kept);
+    const __m256i q2 = quantize8(beyond(out, 2 * LANES, kept), x + 2 * LANES, scale, inv, kept);
+    const __m256i q3 = quantize8(beyond(out, 3 * LANES, kept), x + 3 * LANES, scale, inv, kept);
     const __m256i bytes =
         _mm256_packs_epi16(_mm256_packs_epi32(q0, q1), _mm256_packs_epi32(q2, q3));
 
@@ -111,7 +117,7 @@ static void quantize32(int8_t *q, float *out, const float *x, __m256 scale, __m2
 static void quantize16(int8_t *q, float *out, const float *x, __m256 scale, __m256 inv, int kept)
 {
     const __m256i q0 = quantize8(out, x, scale, inv, kept);
-    const __m256i q1 = quantize8(out + LANES, x + LANES, scale, inv, kept);
+    const __m256i q1 = quantize8(beyond(out, LANES, kept), x + LANES, scale, inv, kept);
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(q0, q1), 0xd8);
     const __m128i bytes =
         _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
@@ -131,7 +137,7 @@ static inline void quantize_block(int8_t *q, float *out, const float *x, struct 
         return;
     }
     for (uint32_t i = 0; i < block; i += 32)
-        quantize32(q + i, kept == KEEP_NONE ? out : out + i, x + i, scale, inv, kept);
+        quantize32(q + i, beyond(out, i, kept), x + i, scale, inv, kept);
 }
 
 void dsc_int8_encode_avx2(int8_t *q, float *scale, float *d, const float *x, size_t n,
