@@ -3,12 +3,14 @@
  * The one allocator. A block carries its tag in front, so tests can count what is left per module
  * and fail the n-th allocation; there is no other bookkeeping and no lock.
  *
- *     | tag, magic, padding: 64 bytes | user's bytes, 64-byte aligned ... |
+ *     | padding to 64 | tag, magic, start: 64 bytes | user's bytes, 64-byte aligned ... |
+ *
+ * calloc() below it hands out large blocks as untouched zero pages, so rings and buffers cost
+ * memory only as far as they are used.
  */
 #include "core/core.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define ALIGN_BYTES 64
 #define MAGIC_LIVE 0x6473636du
@@ -17,7 +19,8 @@
 struct block {
     uint32_t magic;
     enum dsc_mem_tag tag;
-    uint8_t padding[ALIGN_BYTES - 8];
+    void *start; /* what calloc() gave */
+    uint8_t padding[ALIGN_BYTES - 8 - sizeof(void *)];
 };
 _Static_assert(sizeof(struct block) == ALIGN_BYTES, "user's bytes keep the alignment");
 
@@ -33,19 +36,22 @@ static bool must_fail(void)
 
 void *dsc_calloc(enum dsc_mem_tag tag, size_t n, size_t size)
 {
-    void *memory;
+    uint8_t *start;
+    struct block *block;
 
     DSC_ASSERT((unsigned)tag < DSC_MEM_N_TAGS);
-    if (size != 0 && n > (SIZE_MAX - 2 * sizeof(struct block)) / size)
+    if (size != 0 && n > (SIZE_MAX - 4 * sizeof(struct block)) / size)
         return NULL;
-    if (must_fail() || posix_memalign(&memory, ALIGN_BYTES, sizeof(struct block) + n * size) != 0)
+    if (must_fail())
+        return NULL;
+    start = calloc(1, ALIGN_BYTES - 1 + sizeof(struct block) + n * size);
+    if (start == NULL)
         return NULL;
 
-    struct block *const block = memory;
-
-    memset(block, 0, sizeof(*block) + n * size);
+    block = (struct block *)(((uintptr_t)start + ALIGN_BYTES - 1) & ~(uintptr_t)(ALIGN_BYTES - 1));
     block->magic = MAGIC_LIVE;
     block->tag = tag;
+    block->start = start;
     atomic_fetch_add(&live[tag], 1);
     return block + 1;
 }
@@ -60,7 +66,7 @@ void dsc_free(void *ptr)
     DSC_ASSERT(block->magic == MAGIC_LIVE);
     atomic_fetch_sub(&live[block->tag], 1);
     block->magic = MAGIC_FREE;
-    free(block);
+    free(block->start);
 }
 
 size_t dsc_mem_live(enum dsc_mem_tag tag)

@@ -28,7 +28,7 @@ dscomm_status_t dsc_source_open(struct dsc_net *net, struct dsc_source *source, 
     source->events = 0;
     net->n_sockets++;
     dsc_source_want(net, source, events);
-    return net->error;
+    return source->events == events ? DSCOMM_OK : net->error; /* an older error is none of it */
 }
 
 void dsc_source_want(struct dsc_net *net, struct dsc_source *source, uint32_t events)
@@ -42,8 +42,9 @@ void dsc_source_want(struct dsc_net *net, struct dsc_source *source, uint32_t ev
         op = EPOLL_CTL_DEL;
     else if (source->events == 0)
         op = EPOLL_CTL_ADD;
-    source->events = events;
-    if (epoll_ctl(net->epoll_fd, op, source->fd, &event) < 0)
+    if (epoll_ctl(net->epoll_fd, op, source->fd, &event) == 0)
+        source->events = events;
+    else
         dsc_net_set_error(net, DSCOMM_ERR_SYSTEM, net->rank, "epoll_ctl: %s", strerror(errno));
 }
 

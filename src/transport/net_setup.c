@@ -276,8 +276,7 @@ static bool take_answer(struct dsc_net *net, int peer, const struct dsc_hello *a
     const struct dsc_transport_ops *const ops = find_ops(answer->transport);
     char text[DSC_SEGMENT_TEXT_BYTES];
 
-    if (dsc_setup_take_error(net, peer, answer) ||
-        !dsc_setup_check_slots(net, peer, answer->slot_bytes))
+    if (!dsc_setup_check_slots(net, peer, answer->slot_bytes))
         return false;
     if (ops != setup->ops && !(is_auto(net) && ops == &dsc_transport_tcp)) {
         dsc_net_set_error(net, DSCOMM_ERR_MISMATCH, peer, "rank %d refuses transport %s: %s", peer,
@@ -333,11 +332,12 @@ void dsc_setup_link_done(struct dsc_link *link)
 {
     if (link->acceptor && link->net->n_reports > 0)
         return; /* the answer was an error */
-    if (link->index == DSC_LINK_WATCH)
-        (void)dsc_setup_take_error(link->net, link->peer, dsc_handshake_peer(link->hs));
-    else if (link->index == 0)
+    if (!link->acceptor &&
+        dsc_setup_take_error(link->net, link->peer, dsc_handshake_peer(link->hs)))
+        return;
+    if (link->index == 0)
         control_done(link);
-    else
+    else if (link->index != DSC_LINK_WATCH)
         data_done(link);
 }
 

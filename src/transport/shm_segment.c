@@ -16,18 +16,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Allocates all pages. */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+/*
+ * Gives the segment its final size: sealed, so that no peer can cut it under the other's feet.
+ * Pages come when they are touched. A memfd lies in no mount with a limit of its own, so a page is
+ * never missing (SIGBUS) as in a full /dev/shm.
+ */
 static const char *reserve(int fd, size_t bytes, char text[DSC_SEGMENT_TEXT_BYTES])
 {
-    int error;
-
-    do {
-        error = posix_fallocate(fd, 0, (off_t)bytes);
-    } while (error == EINTR);
-    if (error == 0)
+    if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
         return NULL;
     snprintf(text, DSC_SEGMENT_TEXT_BYTES, "cannot reserve %zu bytes of shared memory (memfd): %s",
-             bytes, strerror(error));
+             bytes, strerror(errno));
     return text;
 }
 
@@ -36,7 +37,7 @@ const char *dsc_segment_create(struct dsc_segment *segment, size_t bytes,
 {
     struct stat st;
 
-    segment->fd = memfd_create("dscomm", MFD_CLOEXEC);
+    segment->fd = memfd_create("dscomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (segment->fd < 0 || fstat(segment->fd, &st) < 0) {
         snprintf(text, DSC_SEGMENT_TEXT_BYTES, "memfd_create: %s", strerror(errno));
         return text;
@@ -53,13 +54,13 @@ const char *dsc_segment_map(struct dsc_segment *segment, size_t bytes,
 {
     struct stat st;
 
-    if (fstat(segment->fd, &st) < 0 || (size_t)st.st_size < bytes) {
-        snprintf(text, DSC_SEGMENT_TEXT_BYTES, "segment %s is smaller than %zu bytes",
-                 segment->name, bytes);
+    if (fstat(segment->fd, &st) < 0 || (size_t)st.st_size < bytes ||
+        fcntl(segment->fd, F_GET_SEALS) != SEALS) {
+        snprintf(text, DSC_SEGMENT_TEXT_BYTES,
+                 "segment %s is smaller than %zu bytes, or not sealed", segment->name, bytes);
         return text;
     }
-    void *const memory =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, segment->fd, 0);
+    void *const memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd, 0);
 
     if (memory == MAP_FAILED) {
         snprintf(text, DSC_SEGMENT_TEXT_BYTES, "cannot map %zu bytes of shared memory: %s", bytes,

