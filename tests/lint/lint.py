@@ -275,9 +275,9 @@ def check_format(args):
 
 def check_env_doc(args):
     """docs/env.md is what the registry generates."""
-    run = subprocess.run([args.env_md], capture_output=True, text=True, check=True)
+    run = subprocess.run([args.dscomm_info, '--env-md'], capture_output=True, text=True, check=True)
     if read(args, 'docs/env.md') != run.stdout:
-        yield 'docs/env.md: differs from the output of %s, write it there' % args.env_md
+        yield 'docs/env.md: differs from the output of %s --env-md, write it there' % args.dscomm_info
 
 
 CHECKS = {name[len('check_'):]: function for name, function in sorted(globals().items())
@@ -290,7 +290,7 @@ def main():
     parser.add_argument('--root', required=True)
     parser.add_argument('--build', default='/nonexistent')
     parser.add_argument('--library', default='/nonexistent')
-    parser.add_argument('--env-md', default='/nonexistent')
+    parser.add_argument('--dscomm-info', default='/nonexistent')
     parser.add_argument('--cc', default='cc')
     parser.add_argument('--cxx', default='c++')
     args = parser.parse_args()

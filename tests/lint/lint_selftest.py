@@ -76,7 +76,7 @@ def write(root, path, text):
 
 def lint(root, check, library):
     run = subprocess.run([sys.executable, os.path.join(HERE, 'lint.py'), '--root', root, '--build',
-                          root + '-build', '--library', library, '--env-md', '/bin/echo', check],
+                          root + '-build', '--library', library, '--dscomm-info', '/bin/echo', check],
                          capture_output=True, text=True, check=False)
     return run.returncode, run.stdout + run.stderr
 
@@ -87,7 +87,7 @@ def try_fault(folder, library, fault, failures):
     shutil.rmtree(root, ignore_errors=True)
     for clean_path, clean_text in CLEAN.items():
         write(root, clean_path, clean_text)
-    write(root, 'docs/env.md', '\n')
+    write(root, 'docs/env.md', '--env-md\n')
     shutil.copy(os.path.join(HERE, '../../.clang-format'), root)
     code, output = lint(root, check, library)
     if code == 77:
