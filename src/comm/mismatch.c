@@ -10,6 +10,8 @@
 #include <string.h>
 
 #define GRACE_NS 1000000000u
+/* For peers that this rank was connecting with: they have yet to hear of it. */
+#define LINGER_NS 200000000u
 #define SLICE_NS 5000000u
 
 struct token {
@@ -95,20 +97,24 @@ void dsc_comm_explain_mismatch(struct dscomm_comm *comm, const char *descriptor,
                                char *text, size_t text_bytes)
 {
     char own[DSC_ERROR_TEXT_MAX], difference[DSC_ERROR_TEXT_MAX];
-    const uint64_t until = dsc_now_ns() + GRACE_NS;
+    uint64_t until = dsc_now_ns() + GRACE_NS;
+    bool found = false;
 
     snprintf(own, sizeof(own), "call=%u %s", comm->sequence, descriptor);
     dsc_net_fail(comm->net, DSCOMM_ERR_MISMATCH, own);
     do {
-        if (find_difference(comm, own, difference, sizeof(difference))) {
-            snprintf(text, text_bytes, "%s", difference);
-            dsc_log(DSCOMM_LOG_ERROR, "COMM", "%s", text);
-            return;
+        if (!found && find_difference(comm, own, difference, sizeof(difference))) {
+            found = true;
+            until = dsc_now_ns() + LINGER_NS;
         }
+        if (found && !dsc_net_is_connecting(comm->net))
+            break;
         dsc_net_progress(comm->net); /* the error it returns is the one being explained */
         dsc_net_wait(comm->net, SLICE_NS);
     } while (dsc_now_ns() < until);
-    if (bad_rank >= 0)
+    if (found)
+        snprintf(text, text_bytes, "%s", difference);
+    else if (bad_rank >= 0)
         snprintf(text, text_bytes, "rank %d is in another call than rank %d, which is in %s",
                  bad_rank, comm->rank, own);
     dsc_log(DSCOMM_LOG_ERROR, "COMM", "%s", text);

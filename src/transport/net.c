@@ -2,8 +2,8 @@
 /*
  * A rank's endpoint: what it owns, how it moves, how it ends. Descriptors report to their sources
  * through one level-triggered epoll set; memory reports through bells. The listener is served only
- * inside dsc_net_connect(): outside, requests wait in its backlog, so a call in progress neither
- * allocates for a stranger nor is woken by one.
+ * while connections are being made: else requests wait in its backlog, so a call in progress
+ * neither allocates for a stranger nor is woken by one.
  */
 #include "transport/net_internal.h"
 
@@ -168,6 +168,7 @@ dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot,
     net->epoll_fd = -1;
     net->listener.fd = boot->listen_fd;
     net->error_rank = -1;
+    net->own_report = -1;
 
     DSC_TRY_GOTO(err, copy_params(net, params));
     DSC_TRY_GOTO(err, alloc_tables(net, boot));

@@ -117,6 +117,11 @@ static dscomm_status_t wait_for_all(struct dsc_net *net, const int *peers, int n
     }
 }
 
+bool dsc_net_is_connecting(const struct dsc_net *net)
+{
+    return net->n_setups > 0;
+}
+
 dscomm_status_t dsc_net_connect(struct dsc_net *net, const int *peers, int n_peers)
 {
     const uint64_t deadline_ns = dsc_deadline_ns(net->params.timeout_ms);

@@ -73,12 +73,19 @@ static void tell_all(struct dsc_net *net, dscomm_status_t status, int rank, cons
     dsc_setup_tell_all(net, status, rank, text);
 }
 
-/* False: another rank told the same, or there are enough. */
-static bool add_report(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
+static int find_report(const struct dsc_net *net, dscomm_status_t status, const char *text)
 {
     for (size_t i = 0; i < net->n_reports; i++)
         if (net->reports[i].status == status && strcmp(net->reports[i].text, text) == 0)
-            return false;
+            return (int)i;
+    return -1;
+}
+
+/* False: another rank told the same, or there are enough. */
+static bool add_report(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
+{
+    if (find_report(net, status, text) >= 0)
+        return false;
     if (net->n_reports == DSC_MAX_REPORTS)
         return false;
     net->reports[net->n_reports].status = status;
@@ -183,7 +190,10 @@ void dsc_net_fail(struct dsc_net *net, dscomm_status_t status, const char *text)
         net->error_rank = net->rank;
         snprintf(net->error_text, sizeof(net->error_text), "%s", text);
     }
-    if (add_report(net, status, net->rank, text))
+    const bool is_new = add_report(net, status, net->rank, text);
+
+    net->own_report = find_report(net, status, text);
+    if (is_new)
         tell_all(net, status, net->rank, text, NULL);
     dsc_setup_tell_waiting(net);
 }

@@ -94,6 +94,7 @@ struct dsc_link {
     int peer;         /* -1: a stranger still */
     uint32_t index;   /* 0 control, then data sockets, or DSC_LINK_WATCH */
     bool acceptor;
+    bool told;    /* its answer is an error */
     bool is_dead; /* to be freed by dsc_net_reap_links() */
 };
 
@@ -171,6 +172,7 @@ struct dsc_net {
     bool warned_fallback;
     struct dsc_report reports[DSC_MAX_REPORTS];
     size_t n_reports;
+    int own_report; /* what this rank told itself; -1: nothing yet */
     dscomm_status_t error;
     bool error_shown; /* progress has returned it */
     int error_rank;
@@ -214,7 +216,7 @@ void dsc_net_on_listener(struct dsc_source *source, uint32_t events);
 /* Starts to connect. Errors are the endpoint's. */
 dscomm_status_t dsc_net_open_link(struct dsc_net *net, int peer, uint32_t index,
                                   const struct dsc_hello *hello, uint64_t deadline_ns);
-/* Into the epoll set at the beginning of dsc_net_connect(), out of it at its end. */
+/* Into the epoll set at the beginning of dsc_net_connect(), out of it when all setups are done. */
 void dsc_net_watch_links(struct dsc_net *net, bool watch);
 /* Ends those that took too long, frees the dead. */
 void dsc_net_reap_links(struct dsc_net *net);

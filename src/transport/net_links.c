@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sockets on their way to being believed: the listener, outgoing connects and a handshake for each.
- * They are in the epoll set only while dsc_net_connect() runs. One whose peer is proved but not
+ * They are in the epoll set only while connections are being made. One whose peer is proved but not
  * called for yet (its plan may be ahead of ours) stays, unwatched, until it is.
  */
 #include "transport/net_internal.h"

@@ -330,8 +330,8 @@ static void data_done(struct dsc_link *link)
 
 void dsc_setup_link_done(struct dsc_link *link)
 {
-    if (link->acceptor && link->net->n_reports > 0)
-        return; /* the answer was an error */
+    if (link->told)
+        return;
     if (!link->acceptor &&
         dsc_setup_take_error(link->net, link->peer, dsc_handshake_peer(link->hs)))
         return;

@@ -66,13 +66,18 @@ bool dsc_setup_take_error(struct dsc_net *net, int peer, const struct dsc_hello 
 void dsc_link_reply_error(struct dsc_link *link)
 {
     const struct dsc_net *const net = link->net;
-    const struct dsc_report *report = &net->reports[0];
+    const struct dsc_report *const report =
+        &net->reports[net->own_report < 0 ? 0 : net->own_report];
     struct dsc_hello hello;
 
-    /* Of ranks that differ: one that tells the peer what it does not know itself. */
-    for (size_t i = 1; i < net->n_reports; i++)
-        if (net->reports[i].rank != link->peer)
-            report = &net->reports[i];
+    /*
+     * Of ranks that differ one report is not enough: who is waited for here gets a connection, over
+     * which it hears all; who is not is in another call, and this rank's own text says in which.
+     */
+    if (report->status == DSCOMM_ERR_MISMATCH && link->index != DSC_LINK_WATCH &&
+        (net->peers[link->peer].setup.state != DSC_SETUP_NONE || net->own_report < 0))
+        return;
+    link->told = true;
 
     dsc_hello_init(net, &hello);
     memcpy(hello.transport, DSC_HELLO_ERROR, sizeof(DSC_HELLO_ERROR));
@@ -80,12 +85,17 @@ void dsc_link_reply_error(struct dsc_link *link)
     dsc_link_reply(link, &hello);
 }
 
-void dsc_setup_tell_all(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
+static void tell_links(struct dsc_net *net)
 {
     for (struct dsc_link *link = net->links; link != NULL; link = link->next)
         if (link->acceptor && link->peer >= 0 && !link->is_dead &&
             dsc_handshake_wants_reply(link->hs))
             dsc_link_reply_error(link);
+}
+
+void dsc_setup_tell_all(struct dsc_net *net, dscomm_status_t status, int rank, const char *text)
+{
+    tell_links(net);
     dsc_loopback_tell(net, status, rank, text);
 }
 
@@ -103,11 +113,14 @@ void dsc_setup_tell_waiting(struct dsc_net *net)
 
     if (net->n_reports == 0)
         return;
+    tell_links(net);
     dsc_net_watch_links(net, true);
     dsc_net_poll(net);
     while (any_acceptor(net) && dsc_now_ns() < until_ns) {
         dsc_net_wait_sockets(net, 1000000);
         dsc_net_poll(net);
+        if (net->n_setups > 0)
+            dsc_net_advance(net);
     }
     dsc_net_watch_links(net, net->n_setups > 0);
     dsc_net_reap_links(net);

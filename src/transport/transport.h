@@ -116,6 +116,8 @@ void dsc_net_destroy(struct dsc_net *net);
  * connections of other ranks meanwhile. Errors: timeout (names the ranks), a peer's error, abort.
  */
 dscomm_status_t dsc_net_connect(struct dsc_net *net, const int *peers, int n_peers);
+/* After an error: are some still being made, by progress, to tell their peers of it and to hear? */
+bool dsc_net_is_connecting(const struct dsc_net *net);
 
 /*
  * From enter to leave this rank prepares or runs a call. Ranks whose calls differ may list
