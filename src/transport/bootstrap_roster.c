@@ -37,6 +37,8 @@ void dsc_roster_fail(struct dsc_roster *roster, dscomm_status_t status, const ch
 }
 
 /* Value of a key in "key=value key=value"; its length in n_out. NULL: the key is not there. */
+#define TIMEOUT_MS_MAX 86400000u /* as in env.def */
+
 static const char *find_value(const char *settings, const char *key, size_t n_key, size_t *n_out)
 {
     for (const char *p = settings; *p != '\0';) {
@@ -169,7 +171,8 @@ static void check_version(struct dsc_roster *roster, const struct dsc_record *re
 static void keep_time(struct dsc_roster *roster, uint32_t timeout_ms)
 {
     const uint64_t now = dsc_now_ns();
-    const uint64_t deadline = now + (uint64_t)timeout_ms * 1000000u;
+    /* A peer's word: no longer than a setting may be. */
+    const uint64_t deadline = now + dsc_min_u64(timeout_ms, TIMEOUT_MS_MAX) * 1000000u;
 
     if (roster->first_ns == 0) {
         roster->first_ns = now;

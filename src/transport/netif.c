@@ -225,11 +225,12 @@ static bool is_allowed(const struct ifaddrs *list, const char *spec, const char 
     return spec[0] == '\0' || is_listed(words, name, exact) != inverted;
 }
 
-static bool has_device(const char *name)
+/* A device behind it ("device"), or what makes it a bridge ("bridge"). */
+static bool has_entry(const char *name, const char *entry)
 {
     char path[sizeof("/sys/class/net//device") + IF_NAMESIZE];
 
-    snprintf(path, sizeof(path), "/sys/class/net/%s/device", name);
+    snprintf(path, sizeof(path), "/sys/class/net/%s/%s", name, entry);
     return access(path, F_OK) == 0;
 }
 
@@ -238,7 +239,7 @@ static bool looks_virtual(const char *name)
     static const char prefixes[] =
         "docker,veth,br-,virbr,cali,tun,tap,vnet,cni,flannel,cilium,lxc,podman,dummy,ifb,wg,vmnet";
 
-    return is_listed(prefixes, name, false);
+    return has_entry(name, "bridge") || is_listed(prefixes, name, false);
 }
 
 /* Higher is better; 0 is of no use. First by kind of interface, then by kind of address. */
@@ -257,7 +258,7 @@ static int score(const struct ifaddrs *ifa)
              looks_virtual(ifa->ifa_name))
         kind = 2;
     else
-        kind = has_device(ifa->ifa_name) ? 4 : 3;
+        kind = has_entry(ifa->ifa_name, "device") ? 4 : 3;
     return kind * 4 + (addr.any.sa_family == AF_INET ? 2 : !dsc_addr_is_link_local(&addr));
 }
 
