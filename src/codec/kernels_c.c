@@ -3,20 +3,17 @@
  * The reference: these functions define the bits, every other level is a faster spelling of them.
  * Compiled with -ffp-contract=off; each float operation is one IEEE operation in nearest-even mode.
  */
+#include "codec/bits.h"
 #include "codec/kernels.h"
 
 #include <pthread.h>
 #include <string.h>
 
 #define F32_ABS 0x7fffffffu
-#define F32_INF 0x7f800000u
-#define F32_NAN 0x7fc00000u  /* the one NaN that is ever stored */
-#define F32_TINY 0x0d800000u /* 2^-100: below it a block's scale could be subnormal */
+#define F32_NAN 0x7fc00000u /* the one NaN that is ever stored */
 #define F16_INF 0x7c00u
 #define F16_NAN 0x7e00u
 #define BF16_NAN 0x7fc0u
-
-#define BLOCK_MAX 256
 
 static uint32_t bits_of(float x)
 {

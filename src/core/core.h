@@ -191,6 +191,12 @@ static inline uint64_t dsc_min_u64(uint64_t a, uint64_t b)
 /* 64-bit FNV-1a over a NUL-terminated text. Source: the published FNV parameters. */
 uint64_t dsc_hash_text(const char *text);
 
+/*
+ * CRC32C (Castagnoli) of n bytes; crc: of what came before, 0 at first. "123456789" gives
+ * 0xe3069283.
+ */
+uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t n);
+
 const char *dsc_dtype_name(dscomm_dtype_t dtype); /* "fp32" ... or "?" */
 const char *dsc_op_name(dscomm_op_t op);          /* "sum" ... or "?" */
 size_t dsc_dtype_bytes(dscomm_dtype_t dtype);

@@ -5,7 +5,6 @@
  */
 #include "feedback/feedback.h"
 
-#include <isa-l/crc.h>
 #include <math.h>
 #include <string.h>
 
@@ -296,19 +295,6 @@ size_t dscomm_feedback_export_bytes(const dscomm_feedback_t *fb)
     return fb == NULL ? 0 : sizeof(struct export_header) + fb->count * sizeof(float);
 }
 
-static uint32_t crc_of(const void *bytes, size_t n)
-{
-    uint32_t crc = ~0u;
-
-    for (size_t done = 0; done < n;) { /* the library counts in int */
-        const size_t part = dsc_min_size(n - done, 1u << 30);
-
-        crc = crc32_iscsi((unsigned char *)bytes + done, (int)part, crc);
-        done += part;
-    }
-    return ~crc;
-}
-
 dscomm_status_t dscomm_feedback_export(const dscomm_feedback_t *fb, void *dst, size_t dst_bytes,
                                        size_t *written_out)
 {
@@ -328,7 +314,7 @@ dscomm_status_t dscomm_feedback_export(const dscomm_feedback_t *fb, void *dst, s
     }
     header = (struct export_header){ .count = fb->count,
                                      .beta = fb->config.beta,
-                                     .crc = crc_of(values, fb->count * sizeof(float)) };
+                                     .crc = dsc_crc32c(0, values, fb->count * sizeof(float)) };
     memcpy(header.magic, export_magic, sizeof(header.magic));
     memcpy(dst, &header, sizeof(header));
     *written_out = dscomm_feedback_export_bytes(fb);
@@ -351,7 +337,7 @@ static dscomm_status_t check_export(const dscomm_feedback_t *fb, const void *src
     if (src_bytes != dscomm_feedback_export_bytes(fb))
         return dsc_fail(DSCOMM_ERR_CORRUPT, "residual export of %zu bytes, must be %zu", src_bytes,
                         dscomm_feedback_export_bytes(fb));
-    if (header.crc != crc_of(values, fb->count * sizeof(float)))
+    if (header.crc != dsc_crc32c(0, values, fb->count * sizeof(float)))
         return dsc_fail(DSCOMM_ERR_CORRUPT, "residual export has a bad checksum");
     for (size_t i = 0; i < fb->count; i++) {
         float value;

@@ -203,7 +203,12 @@ static bool make_leaves(const struct dsc_plan_params *params, struct node *nodes
     return true;
 }
 
-/* Joins the nodes of one tier that share a group. group_of[node] and nodes are compacted. */
+static int group_of(const struct dsc_plan_params *params, int tier, const struct node *node)
+{
+    return params->groups == NULL ? 0 : params->groups[tier * params->n_ranks + node->min_leaf];
+}
+
+/* Joins the nodes of one tier that share a group; the results take the first places. */
 static bool join_tier(const struct dsc_plan_params *params, struct dsc_tree *tree, int tier,
                       struct node *nodes, int *n_nodes, struct node *scratch)
 {
@@ -214,14 +219,9 @@ static bool join_tier(const struct dsc_plan_params *params, struct dsc_tree *tre
 
         if (nodes[i].pieces == NULL) /* already joined */
             continue;
-        group =
-            params->groups == NULL ? 0 : params->groups[tier * params->n_ranks + nodes[i].min_leaf];
+        group = group_of(params, tier, &nodes[i]);
         for (int k = i; k < *n_nodes; k++) {
-            const int other = params->groups == NULL
-                                  ? 0
-                                  : params->groups[tier * params->n_ranks + nodes[k].min_leaf];
-
-            if (nodes[k].pieces == NULL || other != group)
+            if (nodes[k].pieces == NULL || group_of(params, tier, &nodes[k]) != group)
                 continue;
             scratch[n_members++] = nodes[k];
             nodes[k].pieces = NULL;

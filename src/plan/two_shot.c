@@ -23,6 +23,8 @@ struct walk {
     uint32_t *first_op;    /* [n_stages] of mine: id of the REDUCE of chunk 0 */
     size_t *partial;       /* [n_stages] of mine: place of the sum in the partial buffer */
     bool *is_final;        /* [n_stages] */
+    int *forwards;         /* [n_forwards] stages that the current final's messages go down to */
+    int n_forwards;
 };
 
 static uint32_t n_chunks(const struct walk *w, const struct dsc_stage *s)
@@ -241,22 +243,34 @@ static void add_reduce(struct walk *w, int stage, const struct dsc_member *me)
     }
 }
 
-/* Sends of a final chunk to all members of all stages that this rank owns and that hold it. */
-static void add_forwards(struct walk *w, int final, uint32_t c)
+/* Stages that this rank owns and that hold a final piece, from the top: the longest way first. */
+static void find_forwards(struct walk *w, int final)
 {
     const struct dsc_stage *f = &w->tree.stages[final];
+
+    w->n_forwards = 0;
+    for (int i = final; i >= 0; i--) {
+        const struct dsc_stage *s = &w->tree.stages[i];
+
+        if (s->owner == w->params->rank && s->start <= f->start && f->end <= s->end)
+            w->forwards[w->n_forwards++] = i;
+    }
+}
+
+/* Sends of a final chunk to all members of those stages, rotated as the sends going up. */
+static void add_forwards(struct walk *w, int final, uint32_t c)
+{
     const uint32_t position = w->position[w->first_chunk[final] + c] + DSC_STAGE_LAG;
 
-    for (int i = final; i >= 0; i--) { /* from the top: the longest way first */
-        const struct dsc_stage *s = &w->tree.stages[i];
+    for (int i = 0; i < w->n_forwards; i++) {
+        const struct dsc_stage *s = &w->tree.stages[w->forwards[i]];
         const uint64_t key = dsc_msg_key(position, down_stage(w, s), w->base[final] + c);
+        const int own = own_place(w, s);
 
-        if (s->owner != w->params->rank || s->start > f->start || s->end < f->end)
-            continue;
-        for (int k = 1; k < s->n_members; k++) { /* rotated, as for sends going up */
-            const int place = (own_place(w, s) + k) % s->n_members;
+        for (int k = 1; k < s->n_members; k++) {
+            const int place = s->first_member + (own + k) % s->n_members;
 
-            dsc_builder_send(w->b, w->tree.members[s->first_member + place].rank, key);
+            dsc_builder_send(w->b, w->tree.members[place].rank, key);
         }
     }
 }
@@ -266,6 +280,7 @@ static void add_final(struct walk *w, int stage, const struct dsc_member *me)
     const struct dsc_stage *s = &w->tree.stages[stage];
     const int tier = w->params->n_tiers - 1;
 
+    find_forwards(w, stage);
     for (uint32_t c = 0; c < n_chunks(w, s); c++) {
         const size_t start = chunk_start(w, s, c), end = chunk_end(w, s, c);
         const struct dsc_op op = { .kind = DSC_OP_FINAL,
@@ -307,6 +322,7 @@ static void add_decode(struct walk *w, int final)
     const struct dsc_stage *s = &w->tree.stages[source_stage(w, final)];
     const int tier = w->params->n_tiers - 1;
 
+    find_forwards(w, final);
     for (uint32_t c = 0; c < n_chunks(w, f); c++) {
         const size_t start = chunk_start(w, f, c), n = chunk_end(w, f, c) - start;
         const size_t bytes = message_bytes(w, tier, n);
@@ -352,7 +368,9 @@ static bool walk_alloc(struct walk *w)
     w->first_op = dsc_calloc(DSC_MEM_PLAN, n, sizeof(*w->first_op));
     w->partial = dsc_calloc(DSC_MEM_PLAN, n, sizeof(*w->partial));
     w->is_final = dsc_calloc(DSC_MEM_PLAN, n, sizeof(*w->is_final));
-    if (w->real == NULL || w->first_op == NULL || w->partial == NULL || w->is_final == NULL)
+    w->forwards = dsc_calloc(DSC_MEM_PLAN, n, sizeof(*w->forwards));
+    if (w->real == NULL || w->first_op == NULL || w->partial == NULL || w->is_final == NULL ||
+        w->forwards == NULL)
         return false;
     for (int i = 0; i < w->tree.n_finals; i++)
         w->is_final[w->tree.finals[i]] = true;
@@ -369,6 +387,7 @@ static void walk_fini(struct walk *w)
     dsc_free(w->first_op);
     dsc_free(w->partial);
     dsc_free(w->is_final);
+    dsc_free(w->forwards);
 }
 
 dscomm_status_t dsc_build_two_shot(struct dsc_builder *b)

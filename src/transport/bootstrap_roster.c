@@ -12,6 +12,7 @@
 #include <sodium.h>
 
 #define NAMED_MISSING_MAX 16u
+#define TIMEOUT_MS_MAX 86400000u /* as in env.def */
 
 void dsc_roster_init(struct dsc_roster *roster, uint64_t deadline_ns)
 {
@@ -37,8 +38,6 @@ void dsc_roster_fail(struct dsc_roster *roster, dscomm_status_t status, const ch
 }
 
 /* Value of a key in "key=value key=value"; its length in n_out. NULL: the key is not there. */
-#define TIMEOUT_MS_MAX 86400000u /* as in env.def */
-
 static const char *find_value(const char *settings, const char *key, size_t n_key, size_t *n_out)
 {
     for (const char *p = settings; *p != '\0';) {

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire header, field by field, so that its bytes are the same on any host; and its CRC32C,
- * which is ISA-L's because that is a table walk on old CPUs and a few bytes per cycle on new ones.
+ * The wire header, field by field, so that its bytes are the same on any host.
  */
 #include "transport/header.h"
-
-#include <limits.h>
-
-#include <isa-l/crc.h>
 
 #include "transport/bytes.h"
 
@@ -37,23 +32,6 @@ void dsc_header_decode(const uint8_t wire[DSC_HEADER_BYTES], struct dsc_header *
     h_out->payload_bytes = dsc_get_u32(wire + 20);
     h_out->note = dsc_get_u32(wire + 24);
     h_out->crc = dsc_get_u32(wire + 28);
-}
-
-/* ISA-L works on the raw register: both complements of CRC32C are ours. Its length is an int. */
-uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t n)
-{
-    const uint8_t *p = data;
-    uint32_t state = ~crc;
-
-    while (n > 0) {
-        const size_t part = dsc_min_size(n, INT_MAX);
-
-        /* ISA-L's prototype lacks a const: it only reads. */
-        state = crc32_iscsi((unsigned char *)(uintptr_t)p, (int)part, state);
-        p += part;
-        n -= part;
-    }
-    return ~state;
 }
 
 uint32_t dsc_header_crc(const struct dsc_header *h, const void *payload)

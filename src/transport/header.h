@@ -12,9 +12,6 @@
 void dsc_header_encode(const struct dsc_header *h, uint8_t wire[DSC_HEADER_BYTES]);
 void dsc_header_decode(const uint8_t wire[DSC_HEADER_BYTES], struct dsc_header *h_out);
 
-/* CRC32C (Castagnoli), chained: the CRC of what came before goes in, 0 at the start. */
-uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t n);
-
 /*
  * Checksum to send in h->crc: over the header with that field 0, then h->payload_bytes of payload.
  * Never 0, since 0 in the field means "not checked": a computed 0 is sent as 0xffffffff.

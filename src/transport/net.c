@@ -294,8 +294,3 @@ uint64_t dsc_net_wire_rx_bytes(const struct dsc_net *net)
 {
     return atomic_load_explicit(&net->wire_rx_bytes, memory_order_relaxed);
 }
-
-const struct dsc_peer_info *dsc_net_peer_info(const struct dsc_net *net, int peer)
-{
-    return &net->infos[peer];
-}

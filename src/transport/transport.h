@@ -174,7 +174,6 @@ void dsc_net_wake(struct dsc_net *net);
 const char *dsc_net_transport_name(struct dsc_net *net, int peer); /* of the connection, or "-" */
 uint64_t dsc_net_wire_tx_bytes(const struct dsc_net *net);         /* headers and payload */
 uint64_t dsc_net_wire_rx_bytes(const struct dsc_net *net);
-const struct dsc_peer_info *dsc_net_peer_info(const struct dsc_net *net, int peer);
 
 /* ---- connection: inline-sized ops called in the hot path; no locks, no allocation ---- */
 

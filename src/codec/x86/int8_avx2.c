@@ -6,14 +6,12 @@
  * No clamp: |x| <= amax and inv = 127/amax, each rounded once, so |x*inv| <= 127 * (1 + 2^-23) and
  * rounds to at most 127. inv is normal for 2^-100 <= amax < 2^128.
  */
+#include "codec/bits.h"
 #include "codec/kernels.h"
 
 #include <immintrin.h>
 
 #define LANES 8
-#define BLOCK_MAX 256
-#define F32_INF 0x7f800000u
-#define F32_TINY 0x0d800000u /* 2^-100 */
 #define F32_HUGE 0x7f000000u /* 2^127: below it 127*scale cannot overflow */
 
 struct scales {
