@@ -179,6 +179,27 @@ TEST(Field, D2_OneNonFiniteValueIsNewsAndLeavesNoTrace)
         }
 }
 
+/* The report's own numbers: all ones, which every codec here carries exactly. */
+TEST(Field, D2_OnesAroundOneOverflow)
+{
+    World w(2);
+    const Floats ones(256 * 3, 1.0f), twos(ones.size(), 2.0f);
+
+    for (const auto &spec : all_specs())
+        for (float bad : { INFINITY, NAN }) {
+            std::vector<std::vector<Floats>> outputs;
+            Floats hurt(ones);
+
+            hurt[5] = bad;
+            run(w, { DSCOMM_BFLOAT16, DSCOMM_SUM, spec.c_str(), true },
+                { { hurt, ones }, { ones, ones } }, &outputs);
+            EXPECT_FALSE(std::isfinite(outputs[0][0][5])) << spec;
+            for (size_t i = 256; i < ones.size(); i++)
+                ASSERT_EQ(outputs[0][0][i], 2.0f) << spec << " " << i;
+            EXPECT_EQ(outputs[1][0], twos) << spec;
+        }
+}
+
 TEST(Field, D3_Bf16DataThroughFp16AndItsOverflow)
 {
     World w(2);
@@ -248,9 +269,11 @@ TEST(Field, D5_OddCounts)
 
 TEST(Field, D5_TenMillionElements)
 {
-    World w(2);
+    for (int n_ranks : { 2, 3, 4, 8 }) {
+        World w(n_ranks);
 
-    check_placed(w, "int8", DSCOMM_FLOAT32, 10556587, 0, 0, false);
+        check_placed(w, "int8", DSCOMM_FLOAT32, 10556587, 0, 0, false);
+    }
 }
 
 TEST(Field, D7_MisalignedPointers)
