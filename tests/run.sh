@@ -49,7 +49,9 @@ declare -A built
 
 # A folder that was configured elsewhere (another machine, a moved checkout) starts afresh.
 configure_and_build() { # preset
-    { cmake --preset "$1" || { rm -rf "build/$1" && cmake --preset "$1"; }; } &&
+    # perf/run.sh may have configured the same folder without the tests
+    { cmake --preset "$1" -DDSCOMM_BUILD_TESTS=ON ||
+        { rm -rf "build/$1" && cmake --preset "$1" -DDSCOMM_BUILD_TESTS=ON; }; } &&
         cmake --build --preset "$1" -j "$JOBS"
 }
 

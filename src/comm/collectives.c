@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- arguments ---- */
@@ -82,16 +83,59 @@ static void set_failed(struct dscomm_comm *comm, dscomm_status_t status, const c
     atomic_store(&comm->failed, status);
 }
 
-/* Ranks wait for each other in chains: each adds its own link, so that the culprit is named. */
-static void add_own_wait(const struct dscomm_comm *comm, struct dsc_exec_run *run, char *text,
-                         size_t text_bytes)
+/*
+ * Ranks wait for each other in chains, and whose deadline passes first is chance. Each rank tells
+ * its own link, "rank A waits for rank B"; following them leads to the one that does not answer.
+ */
+#define CHAIN_NS 200000000u
+
+static void append_link(char *text, size_t text_bytes, int rank, int next)
 {
-    const int missing = run == NULL ? -1 : dsc_exec_missing_rank(run);
     const size_t used = strlen(text);
 
-    if (missing >= 0 && dsc_net_error_rank(comm->net) != comm->rank)
-        snprintf(text + used, text_bytes - used, "; rank %d itself waits for rank %d", comm->rank,
-                 missing);
+    if (next >= 0)
+        snprintf(text + used, text_bytes - used, "; rank %d waits for rank %d", rank, next);
+    else
+        snprintf(text + used, text_bytes - used, "; rank %d has not answered", rank);
+}
+
+/* Whom `rank` waits for, by the reports so far; -1: it has not said. */
+static int link_of(const struct dscomm_comm *comm, int rank)
+{
+    const struct dsc_report *reports;
+    const size_t n = dsc_net_reports(comm->net, &reports);
+    char link[48];
+
+    snprintf(link, sizeof(link), "rank %d waits for rank ", rank);
+    for (size_t i = 0; i < n; i++) {
+        const char *at = strstr(reports[i].text, link);
+
+        if (at != NULL)
+            return (int)strtol(at + strlen(link), NULL, 10);
+    }
+    return -1;
+}
+
+static void follow_chain(struct dscomm_comm *comm, int rank, char *text, size_t text_bytes)
+{
+    const uint64_t until = dsc_now_ns() + CHAIN_NS;
+    int hops = 0;
+
+    while (rank >= 0 && rank != comm->rank && hops < comm->n_ranks) {
+        const int next = link_of(comm, rank);
+
+        if (next >= 0) {
+            append_link(text, text_bytes, rank, next);
+            rank = next;
+            hops++;
+        } else if (dsc_now_ns() < until) {
+            dsc_net_progress(comm->net); /* its error is the one being explained */
+            dsc_net_wait(comm->net, CHAIN_NS / 40);
+        } else {
+            append_link(text, text_bytes, rank, -1);
+            return;
+        }
+    }
 }
 
 /* The error as found here (last error) or as a peer told it (the endpoint's text). */
@@ -99,11 +143,13 @@ static void tell_peers(struct dscomm_comm *comm, struct dsc_exec_run *run, dscom
                        char *text, size_t text_bytes)
 {
     const char *told = dsc_net_error_text(comm->net);
+    const int missing = st == DSCOMM_ERR_TIMEOUT && run != NULL ? dsc_exec_missing_rank(run) : -1;
 
     snprintf(text, text_bytes, "%s", told[0] != '\0' ? told : dscomm_last_error());
+    if (missing >= 0 && told[0] != '\0')
+        append_link(text, text_bytes, comm->rank, missing);
     dsc_net_fail(comm->net, st, text);
-    if (st == DSCOMM_ERR_TIMEOUT)
-        add_own_wait(comm, run, text, text_bytes);
+    follow_chain(comm, missing, text, text_bytes);
 }
 
 dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_entry *entry,

@@ -177,16 +177,17 @@ int dsc_exec_missing_rank(struct dsc_exec_run *run)
     return -1;
 }
 
+/* "rank A waits for rank B" is the link of a chain that the communicator follows. */
 static dscomm_status_t deadline_passed(struct dsc_exec_run *run)
 {
     const int peer = dsc_exec_missing_rank(run);
 
-    return dsc_fail(DSCOMM_ERR_TIMEOUT,
-                    "rank %d: waited %.1f s for rank %d (%s) in call %u, %u of "
-                    "%u operations done",
-                    run->plan->params.rank, run->exec->params.timeout_ms / 1e3, peer,
-                    peer < 0 ? "-" : dsc_net_transport_name(run->exec->net, peer), run->sequence,
-                    run->n_done, run->plan->n_ops);
+    return dsc_fail(
+        DSCOMM_ERR_TIMEOUT,
+        "rank %d waits for rank %d (%s): nothing came for %.1f s in call %u, %u of %u "
+        "operations done",
+        run->plan->params.rank, peer, peer < 0 ? "-" : dsc_net_transport_name(run->exec->net, peer),
+        run->exec->params.timeout_ms / 1e3, run->sequence, run->n_done, run->plan->n_ops);
 }
 
 /* Nothing can move: computes for a worker, or waits for the network. */

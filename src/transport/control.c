@@ -94,7 +94,6 @@ static void ended(struct dsc_control *control, const char *why)
 static void on_control(struct dsc_source *source, uint32_t events)
 {
     struct dsc_control *const control = (struct dsc_control *)source; /* its first member */
-    struct dsc_net *const net = control->conn->net;
 
     (void)events;
     for (;;) {
@@ -109,7 +108,6 @@ static void on_control(struct dsc_source *source, uint32_t events)
             ended(control, n == 0 ? "connection closed" : strerror(errno));
             return;
         }
-        dsc_net_count(&net->wire_rx_bytes, (uint64_t)n);
         control->n_got += (size_t)n;
         while (take_front(control))
             ;
@@ -138,7 +136,6 @@ static void send_all(struct dsc_control *control, const uint8_t *data, size_t n)
         const ssize_t sent = send(fd, data, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 
         if (sent >= 0) {
-            dsc_net_count(&net->wire_tx_bytes, (uint64_t)sent);
             data += sent;
             n -= (size_t)sent;
             continue;
@@ -179,9 +176,8 @@ void dsc_control_wake(struct dsc_control *control)
 {
     const uint8_t byte = WAKE_BYTE;
 
-    if (control->source.fd >= 0 && !control->shut &&
-        send(control->source.fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1)
-        dsc_net_count(&control->conn->net->wire_tx_bytes, 1);
+    if (control->source.fd >= 0 && !control->shut) /* a full buffer holds enough to wake it */
+        (void)!send(control->source.fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void dsc_control_shut(struct dsc_control *control)

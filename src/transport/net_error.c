@@ -100,7 +100,10 @@ void dsc_net_heard(struct dsc_net *net, const struct dsc_conn *from, dscomm_stat
 {
     if (!add_report(net, status, rank, text))
         return;
-    dsc_net_set_error(net, status, rank, "rank %d: %s", rank, text);
+    if (strncmp(text, "rank ", 5) == 0) /* says who speaks */
+        dsc_net_set_error(net, status, rank, "%s", text);
+    else
+        dsc_net_set_error(net, status, rank, "rank %d: %s", rank, text);
     tell_all(net, status, rank, text, from);
 }
 

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 /* For peers whose request waits in the listener's backlog; they answer at once. */
-#define TELL_NS 50000000u
+#define TELL_NS 200000000u
 /* Most peers come sooner, and a watch link costs both sides a descriptor. */
 #define PATIENCE_NS 200000000u
 
@@ -99,10 +99,14 @@ void dsc_setup_tell_all(struct dsc_net *net, dscomm_status_t status, int rank, c
     dsc_loopback_tell(net, status, rank, text);
 }
 
-static bool any_acceptor(const struct dsc_net *net)
+static bool any_to_tell(const struct dsc_net *net)
 {
     for (const struct dsc_link *link = net->links; link != NULL; link = link->next)
         if (link->acceptor && !link->is_dead)
+            return true;
+    for (int peer = 0; peer < net->n_ranks; peer++)
+        if (peer != net->error_rank && net->peers[peer].setup.state != DSC_SETUP_NONE &&
+            net->peers[peer].setup.state != DSC_SETUP_REFUSED)
             return true;
     return false;
 }
@@ -116,7 +120,7 @@ void dsc_setup_tell_waiting(struct dsc_net *net)
     tell_links(net);
     dsc_net_watch_links(net, true);
     dsc_net_poll(net);
-    while (any_acceptor(net) && dsc_now_ns() < until_ns) {
+    while (any_to_tell(net) && dsc_now_ns() < until_ns) {
         dsc_net_wait_sockets(net, 1000000);
         dsc_net_poll(net);
         if (net->n_setups > 0)

@@ -68,6 +68,11 @@ uint8_t *dsc_ring_tx_slot(const struct dsc_ring *ring, uint64_t index)
     return payload_of(slot);
 }
 
+uint8_t *dsc_ring_payload(const struct dsc_ring *ring, uint64_t index)
+{
+    return payload_of(slot_of(ring, index));
+}
+
 void dsc_ring_post(const struct dsc_ring *ring, uint64_t index, const struct dsc_header *header,
                    uint64_t not_before_ns)
 {

@@ -35,6 +35,8 @@ void dsc_ring_format(const struct dsc_ring *ring);
 
 /* Sender. Payload memory of message `index`, NULL while the slot is taken. */
 uint8_t *dsc_ring_tx_slot(const struct dsc_ring *ring, uint64_t index);
+/* The same without a look at the stamp. */
+uint8_t *dsc_ring_payload(const struct dsc_ring *ring, uint64_t index);
 /* not_before_ns: dsc_now_ns() before which the message is not shown; 0: at once. */
 void dsc_ring_post(const struct dsc_ring *ring, uint64_t index, const struct dsc_header *header,
                    uint64_t not_before_ns);

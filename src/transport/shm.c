@@ -18,6 +18,7 @@ struct shm_conn {
     struct dsc_bell *own_bell, *peer_bell;
     struct dsc_ring tx, rx;
     struct dsc_header *rx_headers; /* [n_slots] private copies */
+    uint64_t *tx_free;             /* [n_slots] index + 1 of the message whose slot was seen free */
     uint64_t *rx_checked;          /* [n_slots] index + 1 of the message whose copy is good */
 };
 
@@ -59,9 +60,16 @@ static void ring_peer(struct shm_conn *shm)
 
 static uint8_t *shm_tx_slot(struct dsc_conn *conn, uint64_t index)
 {
-    uint8_t *const payload = dsc_ring_tx_slot(&shm_of(conn)->tx, index);
+    struct shm_conn *const shm = shm_of(conn);
+    uint64_t *const free_for = &shm->tx_free[index % conn->n_slots];
 
-    if (payload == NULL && conn->peer_left)
+    if (*free_for == index + 1) /* once free it is ours until posted, whatever the peer writes */
+        return dsc_ring_payload(&shm->tx, index);
+    uint8_t *const payload = dsc_ring_tx_slot(&shm->tx, index);
+
+    if (payload != NULL)
+        *free_for = index + 1;
+    else if (conn->peer_left)
         dsc_net_left(conn);
     return payload;
 }
@@ -75,6 +83,7 @@ static void shm_tx_post(struct dsc_conn *conn, uint64_t index, const struct dsc_
     sent.version = DSC_HEADER_VERSION;
     sent.kind = DSC_MSG_DATA;
     sent.crc = 0;
+    shm->tx_free[index % conn->n_slots] = 0;
     dsc_ring_post(&shm->tx, index, &sent, 0);
     dsc_net_count(&conn->net->wire_tx_bytes, DSC_HEADER_BYTES + sent.payload_bytes);
     ring_peer(shm);
@@ -158,6 +167,7 @@ static void shm_destroy(struct dsc_conn *conn)
     dsc_net_remove_bell(conn->net, shm->own_bell);
     dsc_control_close(&shm->control);
     dsc_segment_fini(&shm->segment);
+    dsc_free(shm->tx_free);
     dsc_free(shm->rx_headers);
     dsc_free(shm->rx_checked);
     dsc_free(shm);
@@ -201,7 +211,9 @@ dscomm_status_t dsc_shm_open(struct dsc_net *net, int peer, struct dsc_conn **co
     shm->control.source.fd = -1;
     shm->rx_headers = dsc_calloc(DSC_MEM_TRANSPORT, shm->base.n_slots, sizeof(*shm->rx_headers));
     shm->rx_checked = dsc_calloc(DSC_MEM_TRANSPORT, shm->base.n_slots, sizeof(*shm->rx_checked));
-    if (shm->rx_headers == NULL || shm->rx_checked == NULL) {
+    shm->tx_free = dsc_calloc(DSC_MEM_TRANSPORT, shm->base.n_slots, sizeof(*shm->tx_free));
+    if (shm->rx_headers == NULL || shm->rx_checked == NULL || shm->tx_free == NULL) {
+        dsc_free(shm->tx_free);
         dsc_free(shm->rx_headers);
         dsc_free(shm->rx_checked);
         dsc_free(shm);

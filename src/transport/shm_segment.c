@@ -2,9 +2,8 @@
 /*
  * The memory that two processes of a host share. It is a memfd, found by the other side through
  * /proc/PID/fd: it has no name that could outlive a killed job, and the size of /dev/shm (64 MiB in
- * many containers) does not limit it. All its pages are allocated before it is mapped, so running
- * out of memory is an error here and not a SIGBUS later. Where /proc does not lead to the peer
- * (another PID namespace), device and inode show that the file is not the one meant.
+ * many containers) does not limit it. Pages come when they are touched. Where /proc does not lead
+ * to the peer (another PID namespace), device and inode show that the file is not the one meant.
  */
 #include "transport/net_internal.h"
 

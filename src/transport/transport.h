@@ -157,7 +157,7 @@ struct dsc_report {
     int rank;
     char text[DSC_ERROR_TEXT_MAX];
 };
-#define DSC_MAX_REPORTS 8
+#define DSC_MAX_REPORTS 16
 /* Reports so far, in order of arrival. Each was passed on once. */
 size_t dsc_net_reports(const struct dsc_net *net, const struct dsc_report **reports_out);
 
@@ -172,7 +172,8 @@ void dsc_net_abort(struct dsc_net *net);
 void dsc_net_wake(struct dsc_net *net);
 
 const char *dsc_net_transport_name(struct dsc_net *net, int peer); /* of the connection, or "-" */
-uint64_t dsc_net_wire_tx_bytes(const struct dsc_net *net);         /* headers and payload */
+/* Of messages, headers and payload; control links, where nothing flows in a call, do not count. */
+uint64_t dsc_net_wire_tx_bytes(const struct dsc_net *net);
 uint64_t dsc_net_wire_rx_bytes(const struct dsc_net *net);
 
 /* ---- connection: inline-sized ops called in the hot path; no locks, no allocation ---- */

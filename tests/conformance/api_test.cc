@@ -17,7 +17,8 @@
 #include "support/world.h"
 
 #include "support/internal_begin.h"
-#include "core/core.h"
+#include "comm/comm.h"
+#include "exec/exec_internal.h"
 #include "support/internal_end.h"
 
 namespace {
@@ -398,11 +399,11 @@ TEST(Deadline, OwnWorkIsNoWait)
     dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
 
     config.n_threads = 2;
-    config.timeout_ms = 1;
     config.chunk_bytes = 67108864;
     World w(1, "loopback", config);
     Floats v((size_t)1 << 25, 1.0f), out(v.size());
 
+    w.comms[0]->exec->params.timeout_ms = 1;
     EXPECT_EQ(reduce(w.comms[0], v, out), DSCOMM_OK) << dscomm_last_error();
 }
 

@@ -165,6 +165,31 @@ TEST_P(Mismatch, ARankThatMissedACall)
     EXPECT_LT(outcomes[0].seconds, 2.5);
 }
 
+/* Whose deadline passes first is chance; the one that does not answer is named by all. */
+TEST_P(Mismatch, ASilentRankIsNamedByAll)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    config.timeout_ms = 700;
+    config.algorithm = "twoshot";
+    World w(6, GetParam(), config);
+    std::vector<Outcome> outcomes(6);
+    Args a;
+
+    a.count = 100000;
+    w.each([&](int r) { call(w.comms[(size_t)r], a); });
+    w.each([&](int r) {
+        if (r != 3)
+            outcomes[(size_t)r] = call(w.comms[(size_t)r], a);
+    });
+    for (int r : { 0, 1, 2, 4, 5 }) {
+        EXPECT_EQ(outcomes[(size_t)r].status, DSCOMM_ERR_TIMEOUT) << outcomes[(size_t)r].text;
+        EXPECT_NE(outcomes[(size_t)r].text.find("for rank 3"), std::string::npos)
+            << outcomes[(size_t)r].text;
+        EXPECT_LT(outcomes[(size_t)r].seconds, 2.0);
+    }
+}
+
 TEST_P(Mismatch, AbortEndsTheCallOnAllRanks)
 {
     World w(3, GetParam());
