@@ -4,10 +4,15 @@
  * through one level-triggered epoll set; memory reports through bells. The listener is served only
  * while connections are being made: else requests wait in its backlog, so a call in progress
  * neither allocates for a stranger nor is woken by one.
+ *
+ * After fork() the endpoint is the parent's alone. A child that kept its sockets open would hide
+ * the parent's death from the peers, so it closes them inside fork(); it must not use the endpoint,
+ * whose descriptors read -1 there so that a destructor that runs in the child reaches nobody.
  */
 #include "transport/net_internal.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,6 +24,77 @@
 /* More than any plan asks for; keeps sizes of slots and segments far from overflow. */
 #define SLOT_BYTES_MAX ((size_t)1 << 32)
 
+/* ---- descriptors and fork ---- */
+
+static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t held_once = PTHREAD_ONCE_INIT;
+static struct dsc_held *held_first; /* of all endpoints; under held_lock */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&held_lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&held_lock);
+}
+
+/* Nothing but close(): other threads may have held any other lock. */
+static void after_fork_in_child(void)
+{
+    for (struct dsc_held *held = held_first; held != NULL; held = held->next) {
+        close(held->fd);
+        *held->owner = -1;
+        held->owner = NULL;
+    }
+    held_first = NULL;
+    pthread_mutex_unlock(&held_lock);
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static void unlist(struct dsc_held *held)
+{
+    if (held->prev != NULL)
+        held->prev->next = held->next;
+    else
+        held_first = held->next;
+    if (held->next != NULL)
+        held->next->prev = held->prev;
+    held->owner = NULL;
+}
+
+void dsc_held_add(struct dsc_held *held, int *owner)
+{
+    (void)pthread_once(&held_once, watch_forks);
+    pthread_mutex_lock(&held_lock);
+    for (struct dsc_held *other = held_first; other != NULL; other = other->next)
+        if (other->fd == *owner) {
+            unlist(other);
+            break;
+        }
+    *held = (struct dsc_held){ .next = held_first, .owner = owner, .fd = *owner };
+    if (held_first != NULL)
+        held_first->prev = held;
+    held_first = held;
+    pthread_mutex_unlock(&held_lock);
+}
+
+void dsc_held_close(struct dsc_held *held)
+{
+    if (held->owner == NULL)
+        return;
+    pthread_mutex_lock(&held_lock);
+    *held->owner = -1;
+    unlist(held);
+    close(held->fd); /* inside: the number must not be another's while it is listed */
+    pthread_mutex_unlock(&held_lock);
+}
+
 /* ---- sources ---- */
 
 dscomm_status_t dsc_source_open(struct dsc_net *net, struct dsc_source *source, int fd,
@@ -26,6 +102,7 @@ dscomm_status_t dsc_source_open(struct dsc_net *net, struct dsc_source *source, 
 {
     source->fd = fd;
     source->events = 0;
+    dsc_held_add(&source->held, &source->fd);
     net->n_sockets++;
     dsc_source_want(net, source, events);
     return source->events == events ? DSCOMM_OK : net->error; /* an older error is none of it */
@@ -65,8 +142,11 @@ void dsc_source_close(struct dsc_net *net, struct dsc_source *source)
     if (source->fd < 0)
         return;
     discard_input(source->fd);
-    close(source->fd); /* also leaves the epoll set: nobody else holds the descriptor */
-    source->fd = -1;
+    /* Closing is not enough to leave the set: a child forked just now may have the socket still. */
+    if (source->events != 0)
+        (void)epoll_ctl(net->epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
+    source->events = 0;
+    dsc_held_close(&source->held);
     net->n_sockets--;
 }
 
@@ -75,7 +155,7 @@ void dsc_net_poll(struct dsc_net *net)
     struct epoll_event events[32];
     const int n = epoll_wait(net->epoll_fd, events, DSC_ARRAY_LEN(events), 0);
 
-    /* Handlers close no source but their own, so the pointers stay good through the batch. */
+    /* Handlers free no source; one whose descriptor they closed is passed over. */
     for (int i = 0; i < n; i++) {
         struct dsc_source *const source = events[i].data.ptr;
 
@@ -143,8 +223,13 @@ static dscomm_status_t open_waiting(struct dsc_net *net)
     if (net->epoll_fd < 0)
         return dsc_fail_errno(errno == EMFILE ? DSCOMM_ERR_LIMIT : DSCOMM_ERR_SYSTEM,
                               "epoll_create of rank %d", net->rank);
+    dsc_held_add(&net->epoll_held, &net->epoll_fd);
     DSC_TRY(dsc_local_bell_create(&net->bell));
-    net->waker = (struct dsc_source){ on_waker, EPOLLIN, net->bell->event_fd };
+    net->waker = (struct dsc_source){
+        .on_event = on_waker,
+        .events = EPOLLIN,
+        .fd = net->bell->event_fd,
+    };
     if (epoll_ctl(net->epoll_fd, EPOLL_CTL_ADD, net->waker.fd, &event) < 0)
         return dsc_fail_errno(DSCOMM_ERR_SYSTEM, "epoll_ctl add of an eventfd");
     dsc_net_add_bell(net, &net->bell->bell);
@@ -173,6 +258,7 @@ dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot,
     DSC_TRY_GOTO(err, copy_params(net, params));
     DSC_TRY_GOTO(err, alloc_tables(net, boot));
     DSC_TRY_GOTO(err, open_waiting(net));
+    dsc_held_add(&net->listener.held, &net->listener.fd);
     *net_out = net;
     return DSCOMM_OK;
 
@@ -230,10 +316,8 @@ void dsc_net_destroy(struct dsc_net *net)
     for (int i = 0; i < net->n_ranks; i++)
         dsc_setup_fini(&net->peers[i].setup);
     dsc_net_drop_links(net);
-    if (net->listener.fd >= 0)
-        close(net->listener.fd);
-    if (net->epoll_fd >= 0)
-        close(net->epoll_fd);
+    dsc_held_close(&net->listener.held);
+    dsc_held_close(&net->epoll_held);
     dsc_local_bell_release(net->bell);
     dsc_free(net->infos);
     dsc_free(net->peers);

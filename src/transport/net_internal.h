@@ -19,12 +19,27 @@
 
 #define DSC_NET_SOCKS_MAX 16
 
+/* ---- descriptors that a forked child gives up (net.c) ---- */
+
+/* Zeroed: holds none. A descriptor belongs to the entry that held it last. */
+struct dsc_held {
+    struct dsc_held *next, *prev;
+    int *owner; /* where the descriptor is kept; -1 once it is closed; NULL: not listed */
+    int fd;
+};
+
+/* For set-up and tear-down: they take a lock, which fork() takes too. */
+void dsc_held_add(struct dsc_held *held, int *owner);
+/* Closes, unless another entry holds the descriptor by now. */
+void dsc_held_close(struct dsc_held *held);
+
 /* ---- something with a descriptor in the endpoint's epoll set; `events` as epoll's ---- */
 
 struct dsc_source {
     void (*on_event)(struct dsc_source *source, uint32_t events);
     uint32_t events; /* what epoll was told; 0: not in the set */
     int fd;          /* owned; -1: none */
+    struct dsc_held held;
 };
 
 /* fd is the source's from here on, also on error. */
@@ -86,7 +101,7 @@ void dsc_control_close(struct dsc_control *control);
 #define DSC_HELLO_ERROR "error"
 
 struct dsc_link {
-    struct dsc_source source; /* fd belongs to the handshake */
+    struct dsc_source source; /* the handshake uses the same fd, but it is closed here */
     struct dsc_net *net;
     struct dsc_link *next;
     struct dsc_handshake *hs;
@@ -129,6 +144,8 @@ struct dsc_setup {
     uint64_t begin_ns;
     int control_fd;
     int data_fds[DSC_NET_SOCKS_MAX];
+    struct dsc_held control_held;
+    struct dsc_held data_held[DSC_NET_SOCKS_MAX];
     uint32_t has_data; /* bit per data socket */
     struct dsc_segment segment;
     struct dsc_loop_pair *pair;
@@ -150,6 +167,7 @@ struct dsc_net {
     struct dsc_conn **conns;     /* [n_conns] those that exist, for walking */
     int n_conns;
     int epoll_fd;
+    struct dsc_held epoll_held;
     struct dsc_source listener;
     struct dsc_source waker; /* the bell's descriptor, borrowed */
     struct dsc_link *links;

@@ -19,6 +19,8 @@
 
 /* A rank answers at once; whoever needs longer is not one. */
 #define STRANGER_NS 5000000000u
+/* Beyond as many as the ranks themselves may open at once, the oldest makes room. */
+#define STRANGERS_MAX 64u
 
 /* Events 0 takes the socket out of the set: a muted one would still report its end, again and
  * again. */
@@ -169,6 +171,7 @@ static dscomm_status_t add_link(struct dsc_net *net, int fd, bool acceptor,
     }
     link->source.on_event = on_link;
     link->source.fd = fd;
+    dsc_held_add(&link->source.held, &link->source.fd);
     link->net = net;
     link->peer = -1;
     link->acceptor = acceptor;
@@ -179,10 +182,69 @@ static dscomm_status_t add_link(struct dsc_net *net, int fd, bool acceptor,
     return DSCOMM_OK;
 }
 
-/* What all connections of this endpoint take, with some for the program. */
+/* Sockets of all connections of this endpoint. */
+static unsigned n_socks_of_ranks(const struct dsc_net *net)
+{
+    return (unsigned)(net->n_ranks - 1) * (1 + net->params.n_socks);
+}
+
+/* With some for the program. */
 static unsigned descriptors_needed(const struct dsc_net *net)
 {
-    return (unsigned)(net->n_ranks - 1) * (1 + net->params.n_socks) + 16;
+    return n_socks_of_ranks(net) + 16;
+}
+
+/* Links are listed newest first. NULL: no strangers. */
+static struct dsc_link *oldest_stranger(const struct dsc_net *net, unsigned *n_out)
+{
+    struct dsc_link *oldest = NULL;
+
+    *n_out = 0;
+    for (struct dsc_link *link = net->links; link != NULL; link = link->next)
+        if (link->acceptor && link->peer < 0 && !link->is_dead) {
+            oldest = link;
+            ++*n_out;
+        }
+    return oldest;
+}
+
+/* False: it had no descriptor any more. */
+static bool close_dead(struct dsc_link *link)
+{
+    if (dsc_handshake_take_fd(link->hs) < 0)
+        return false;
+    dsc_held_close(&link->source.held);
+    return true;
+}
+
+/* Gives descriptors back at once, those of links that have ended first. False: nobody had one. */
+static bool drop_oldest_stranger(struct dsc_net *net)
+{
+    bool closed = false;
+    unsigned n;
+
+    for (struct dsc_link *link = net->links; link != NULL; link = link->next)
+        if (link->is_dead && close_dead(link))
+            closed = true;
+    if (closed)
+        return true;
+    for (;;) {
+        struct dsc_link *const link = oldest_stranger(net, &n);
+
+        if (link == NULL)
+            return false;
+        step(link); /* a rank's proof may have arrived since */
+        if (link->is_dead && close_dead(link))
+            return true;
+        if (link->is_dead || link->peer >= 0)
+            continue;
+        if (!net->warned_stranger)
+            dsc_log_warn(NET, "dropped the oldest of %u connections that said nothing (said once)",
+                         n);
+        net->warned_stranger = true;
+        dsc_link_end(link);
+        return close_dead(link);
+    }
 }
 
 static void accept_failed(struct dsc_net *net, int error)
@@ -208,12 +270,21 @@ void dsc_net_on_listener(struct dsc_source *source, uint32_t events)
     (void)events;
     for (int i = 0; i < 64; i++) {
         struct dsc_link *link;
+        unsigned n_strangers;
         const int fd = accept4(source->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd < 0 && errno == EINTR)
             continue;
         if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+            const int error = errno;
+
+            if (drop_oldest_stranger(net))
+                continue;
+            accept_failed(net, error);
+            return;
+        }
         if (fd < 0) {
             accept_failed(net, errno);
             return;
@@ -225,6 +296,9 @@ void dsc_net_on_listener(struct dsc_source *source, uint32_t events)
             return;
         }
         step(link);
+        while (oldest_stranger(net, &n_strangers) != NULL &&
+               n_strangers > STRANGERS_MAX + n_socks_of_ranks(net) && drop_oldest_stranger(net))
+            continue;
     }
 }
 
@@ -236,8 +310,10 @@ dscomm_status_t dsc_net_open_link(struct dsc_net *net, int peer, uint32_t index,
     int fd;
 
     memcpy(addr.bytes, net->infos[peer].addr, sizeof(addr.bytes));
-    const dscomm_status_t st = dsc_socket_create(addr.any.sa_family, &fd);
+    dscomm_status_t st = dsc_socket_create(addr.any.sa_family, &fd);
 
+    while (st == DSCOMM_ERR_LIMIT && drop_oldest_stranger(net))
+        st = dsc_socket_create(addr.any.sa_family, &fd);
     if (st == DSCOMM_ERR_LIMIT) {
         accept_failed(net, EMFILE);
         return net->error;
@@ -263,7 +339,7 @@ void dsc_net_watch_links(struct dsc_net *net, bool watch)
 {
     dsc_source_want(net, &net->listener, watch ? EPOLLIN : 0);
     for (struct dsc_link *link = net->links; link != NULL; link = link->next)
-        watch_link(link, watch ? wanted_events(link) : 0);
+        watch_link(link, watch && !link->is_dead ? wanted_events(link) : 0);
 }
 
 void dsc_net_reap_links(struct dsc_net *net)
@@ -286,6 +362,7 @@ void dsc_net_reap_links(struct dsc_net *net)
             continue;
         }
         *at = link->next;
+        (void)close_dead(link);
         dsc_handshake_destroy(link->hs);
         dsc_free(link);
     }

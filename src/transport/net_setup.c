@@ -10,11 +10,16 @@
  */
 #include "transport/net_internal.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include "transport/netif.h"
+
+/* A process that ends loses its entries in /proc a little before its sockets are closed. */
+#define ENDING_MS 10
 
 static bool is_auto(const struct dsc_net *net)
 {
@@ -193,14 +198,37 @@ static bool agree_on_transport(struct dsc_net *net, int peer, const struct dsc_h
     return true;
 }
 
-static void attach_segment(struct dsc_net *net, int peer, const char *name, struct dsc_hello *reply)
+/* The connector says nothing before it has its answer: what can be read is its end. */
+static bool has_ended(const struct dsc_link *link, int wait_ms)
 {
+    struct pollfd end = { .fd = dsc_handshake_fd(link->hs), .events = POLLIN };
+    char byte;
+
+    (void)poll(&end, 1, wait_ms);
+    const ssize_t n = recv(end.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+static void attach_segment(struct dsc_link *link, const char *name, struct dsc_hello *reply)
+{
+    struct dsc_net *const net = link->net;
+    const int peer = link->peer;
     struct dsc_setup *const setup = &net->peers[peer].setup;
     char text[DSC_SEGMENT_TEXT_BYTES];
     const char *const why = dsc_segment_attach(&setup->segment, name, segment_bytes(net), text);
 
     if (why == NULL) {
         dsc_shm_format(setup->segment.memory, net->params.n_slots, net->params.slot_bytes);
+        return;
+    }
+    /* A pid that is unknown here says nothing: the peer may be in another PID namespace. */
+    if (has_ended(link, net->warned_fallback ? 0 : ENDING_MS)) {
+        char peer_text[DSC_PEER_TEXT_BYTES];
+
+        dsc_net_set_error(net, DSCOMM_ERR_PEER_LOST, peer, "lost %s: connection closed",
+                          dsc_net_peer_text(net, peer, "shm", peer_text));
+        snprintf(reply->detail, sizeof(reply->detail), "connection closed");
         return;
     }
     if (is_auto(net)) {
@@ -227,7 +255,7 @@ static void answer_control(struct dsc_link *link)
         snprintf(reply.detail, sizeof(reply.detail), "rank %d was told to use %s", net->rank,
                  setup->ops->name);
     else if (setup->ops == &dsc_transport_shm)
-        attach_segment(net, link->peer, hello.detail, &reply);
+        attach_segment(link, hello.detail, &reply);
     if (reply.detail[0] != '\0')
         setup->state = DSC_SETUP_REFUSED;
     else
@@ -306,6 +334,7 @@ static void control_done(struct dsc_link *link)
     if (!link->acceptor && !take_answer(net, link->peer, dsc_handshake_peer(link->hs)))
         return;
     setup->control_fd = dsc_handshake_take_fd(link->hs);
+    dsc_held_add(&setup->control_held, &setup->control_fd);
     if (setup->ops == &dsc_transport_shm) {
         setup->state = DSC_SETUP_READY;
         return;
@@ -323,6 +352,7 @@ static void data_done(struct dsc_link *link)
     if (setup->state != DSC_SETUP_DATA || (setup->has_data & (1u << at)) != 0)
         return; /* nothing waits for it: the socket is closed with its handshake */
     setup->data_fds[at] = dsc_handshake_take_fd(link->hs);
+    dsc_held_add(&setup->data_held[at], &setup->data_fds[at]);
     setup->has_data |= 1u << at;
     if (setup->has_data == (1u << link->net->params.n_socks) - 1)
         setup->state = DSC_SETUP_READY;
@@ -346,11 +376,9 @@ void dsc_setup_fini(struct dsc_setup *setup)
     if (setup->state == DSC_SETUP_NONE)
         return;
     setup->state = DSC_SETUP_NONE;
-    if (setup->control_fd >= 0)
-        close(setup->control_fd);
+    dsc_held_close(&setup->control_held); /* neither is closed if a connection has it */
     for (uint32_t i = 0; i < DSC_NET_SOCKS_MAX; i++)
-        if ((setup->has_data & (1u << i)) != 0)
-            close(setup->data_fds[i]);
+        dsc_held_close(&setup->data_held[i]);
     setup->has_data = 0;
     dsc_segment_fini(&setup->segment);
     dsc_loopback_withdraw(setup);

@@ -41,6 +41,7 @@ struct Shared {
     int status[kMaxRanks];
     char text[kMaxRanks][1024];
     std::atomic<int64_t> killed_ns; /* 0: not yet */
+    std::atomic<pid_t> worker;      /* of rank 1; 0: none */
 };
 
 int64_t now_ns()
@@ -63,6 +64,8 @@ class Processes : public testing::Test {
         for (pid_t pid : pids) /* none is left, whatever happened */
             if (pid > 0 && kill(pid, SIGKILL) == 0)
                 waitpid(pid, nullptr, 0);
+        if (shared->worker > 0)
+            kill(shared->worker, SIGKILL);
         munmap(shared, sizeof(Shared));
     }
 
@@ -114,8 +117,20 @@ class Processes : public testing::Test {
         snprintf(shared->text[rank], sizeof(shared->text[rank]), "%s", dscomm_last_error());
     }
 
+    /* A process that outlives its parent and does nothing, as a data loader's. */
+    void fork_worker()
+    {
+        const pid_t pid = fork();
+
+        if (pid == 0) {
+            sleep(30);
+            _exit(0);
+        }
+        shared->worker = pid;
+    }
+
     /* Calls until an error; 0: the error came. */
-    int call_for_ever(int n, int rank, const char *transport)
+    int call_for_ever(int n, int rank, const char *transport, bool forks = false)
     {
         dscomm_comm_t *comm = join(n, rank, transport, 5000);
         std::vector<float> v(200000, 1.0f), out(v.size());
@@ -128,7 +143,8 @@ class Processes : public testing::Test {
             st = dscomm_allreduce_compressed(v.data(), out.data(), v.size(), DSCOMM_FLOAT32,
                                              DSCOMM_SUM, dscomm_codec("int8"), nullptr, comm,
                                              nullptr);
-            shared->calls[rank]++;
+            if (++shared->calls[rank] == 1 && forks)
+                fork_worker();
         }
         shared->seconds[rank] = (double)(now_ns() - shared->killed_ns) / 1e9;
         note(rank, st);
@@ -176,6 +192,27 @@ TEST_P(Kill, D15_SurvivorsNameTheDeadRankWithinASecond)
         pids.clear();
     }
     EXPECT_EQ(n_shm_objects(), objects);
+}
+
+/* The worker has been given every descriptor of the rank, and must not keep its sockets open. */
+TEST_P(Kill, D15_AForkedWorkerDoesNotHideADeath)
+{
+    for (int r = 0; r < 3; r++)
+        start(r, [&, r] { return call_for_ever(3, r, GetParam(), r == 1); });
+    for (int i = 0; i < 20000 && shared->calls[1] < 20; i++)
+        usleep(1000);
+    ASSERT_GE(shared->calls[1], 20);
+    ASSERT_GT(shared->worker, 0);
+    shared->killed_ns = now_ns();
+    kill(pids[1], SIGKILL);
+    EXPECT_EQ(wait_for(1), -SIGKILL);
+    for (int r : { 0, 2 }) {
+        EXPECT_EQ(wait_for(r), 0);
+        EXPECT_EQ(shared->status[r], DSCOMM_ERR_PEER_LOST) << shared->text[r];
+        EXPECT_NE(strstr(shared->text[r], "rank 1"), nullptr) << shared->text[r];
+        EXPECT_LT(shared->seconds[r], 1.0);
+    }
+    EXPECT_EQ(kill(shared->worker, 0), 0) << "it still lives";
 }
 
 TEST_P(Kill, D15_AStoppedRankIsADeadlineThatNamesIt)

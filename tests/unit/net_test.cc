@@ -278,6 +278,23 @@ TEST(Net, NoRoomForSharedMemoryIsAnErrorWhenForced)
     dsc_net_destroy(net);
 }
 
+/* Of rank 1, which offers a segment that nobody can find. */
+dsc_hello lost_segment(const World &world)
+{
+    dsc_hello hello = {};
+
+    hello.purpose = DSC_LINK_PEER;
+    hello.rank = 1;
+    hello.n_ranks = 2;
+    hello.job = world.job();
+    hello.slot_bytes = world.params.slot_bytes;
+    hello.n_slots = world.params.n_slots;
+    hello.n_socks = world.params.n_socks;
+    std::strcpy(hello.transport, "shm");
+    std::strcpy(hello.detail, "1 1000000 1 1");
+    return hello;
+}
+
 /* Rank 1 offers a segment that rank 0 cannot find, as from another PID namespace. */
 TEST(Net, SegmentThatCannotBeMappedIsAnErrorWhenForced)
 {
@@ -288,17 +305,8 @@ TEST(Net, SegmentThatCannotBeMappedIsAnErrorWhenForced)
     std::thread other([&] {
         const int fd = connect_to(world.port(0));
         dsc_handshake *hs = nullptr;
-        dsc_hello hello = {};
+        const dsc_hello hello = lost_segment(world);
 
-        hello.purpose = DSC_LINK_PEER;
-        hello.rank = 1;
-        hello.n_ranks = 2;
-        hello.job = world.job();
-        hello.slot_bytes = world.params.slot_bytes;
-        hello.n_slots = world.params.n_slots;
-        hello.n_socks = world.params.n_socks;
-        std::strcpy(hello.transport, "shm");
-        std::strcpy(hello.detail, "1 1000000 1 1");
         fcntl(fd, F_SETFL, O_NONBLOCK);
         ASSERT_EQ(DSCOMM_OK,
                   dsc_handshake_create(fd, false, world.key(), &hello, dsc_deadline_ns(3000), &hs));
@@ -315,6 +323,45 @@ TEST(Net, SegmentThatCannotBeMappedIsAnErrorWhenForced)
     EXPECT_EQ(nullptr, dsc_net_conn(net, 1));
     other.join();
     dsc_net_destroy(net);
+}
+
+/* Rank 1 offers a segment and dies: rank 0 cannot open it, for that reason and no other. */
+TEST(Net, RankThatDiedWithItsSegmentIsLost)
+{
+    for (const char *const transport : { "shm", "auto" }) {
+        World world(2, transport);
+        Log log;
+        const int peer = 1;
+
+        world.peers[1].process_id = 2;
+        dsc_net *const net = world.create(0);
+        std::thread other([&] {
+            constexpr size_t kGreeting = 44, kProof = 44 + 184 + 32;
+            const int fd = connect_to(world.port(0));
+            int pair[2];
+            uint8_t bytes[kProof];
+            dsc_handshake *hs = nullptr;
+            const dsc_hello hello = lost_segment(world);
+
+            ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair));
+            ASSERT_EQ(DSCOMM_OK, dsc_handshake_create(pair[0], false, world.key(), &hello,
+                                                      dsc_deadline_ns(3000), &hs));
+            EXPECT_EQ(kGreeting, recv(fd, bytes, kGreeting, MSG_WAITALL));
+            EXPECT_EQ(kGreeting, send(pair[1], bytes, kGreeting, 0));
+            EXPECT_EQ(DSCOMM_IN_PROGRESS, dsc_handshake_step(hs));
+            EXPECT_EQ(kProof, recv(pair[1], bytes, kProof, 0));
+            EXPECT_EQ(kProof, send(fd, bytes, kProof, MSG_MORE)); /* leaves with the end */
+            close(fd);
+            close(pair[1]);
+            dsc_handshake_destroy(hs);
+        });
+
+        EXPECT_EQ(DSCOMM_ERR_PEER_LOST, dsc_net_connect(net, &peer, 1));
+        EXPECT_TRUE(says(net, "lost rank 1")) << dsc_net_error_text(net);
+        EXPECT_EQ(0u, log.count(DSCOMM_LOG_WARN, "using tcp"));
+        other.join();
+        dsc_net_destroy(net);
+    }
 }
 
 /* ---- strangers ---- */
@@ -376,6 +423,64 @@ TEST(Net, AnotherJobsRankIsDropped)
     knock.join();
     EXPECT_EQ(1u, log.count(DSCOMM_LOG_WARN, "key"));
     dsc_net_destroy(stranger);
+}
+
+/* Connects more often than is allowed and says nothing or leaves, then is rank 1. */
+bool connect_behind_strangers(World &world)
+{
+    std::vector<int> strangers;
+    bool ok = false;
+
+    close(world.take_listener(0));
+    for (int i = 0; i < 200; i++) {
+        strangers.push_back(connect_to(world.port(0)));
+        close(connect_to(world.port(0)));
+    }
+    dsc_net *const net = world.create(1);
+    if (net != nullptr)
+        ok = world.connect_all(net, 1) == DSCOMM_OK &&
+             exchange(net, 1, { 0 }, 5, [](uint64_t) { return 256; }) == DSCOMM_OK;
+    dsc_net_destroy(net);
+    for (const int fd : strangers)
+        close(fd);
+    return ok;
+}
+
+/* Rank 0 has few descriptors, or many: then it keeps few strangers all the same. */
+TEST(Net, ManyStrangersTakeNoDescriptorFromARank)
+{
+    for (const rlim_t spare : { 8, 1000 }) {
+        World world(2, "tcp");
+        Log log;
+        rlimit old;
+        int status = 0;
+        const pid_t pid = fork(); /* the limit is a process's */
+
+        ASSERT_LE(0, pid);
+        if (pid == 0)
+            _exit(connect_behind_strangers(world) ? 0 : 1);
+        close(world.take_listener(1));
+        usleep(300000); /* they are all at the door */
+        dsc_net *const net = world.create(0);
+        getrlimit(RLIMIT_NOFILE, &old);
+        const int top = dup(0);
+        close(top);
+        const rlimit low = { static_cast<rlim_t>(top) + spare, old.rlim_max };
+        EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &low));
+        dscomm_status_t st = world.connect_all(net, 0);
+        if (st == DSCOMM_OK)
+            st = exchange(net, 0, { 1 }, 5, [](uint64_t) { return 256; });
+        EXPECT_EQ(DSCOMM_OK, st) << dsc_net_error_text(net);
+        setrlimit(RLIMIT_NOFILE, &old);
+        const int end = dup(0);
+        close(end);
+        EXPECT_GE(top + 64 + 8, end) << "strangers kept";
+        dsc_net_destroy(net);
+        EXPECT_EQ(pid, waitpid(pid, &status, 0));
+        EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+        EXPECT_EQ(1u, log.count(DSCOMM_LOG_WARN, "said nothing"));
+        EXPECT_EQ(0u, log.count(DSCOMM_LOG_ERROR));
+    }
 }
 
 /* ---- damage ---- */
