@@ -128,8 +128,8 @@ static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap
 
     const dscomm_status_t st = dsc_net_create(boot, &net, &comm->net);
 
-    boot->listen_fd = -1; /* the endpoint's now, or closed */
     DSC_TRY(st);
+    boot->listen_fd = -1; /* the endpoint's now */
     return dsc_exec_create(comm->net, &exec, &comm->exec);
 }
 
@@ -142,8 +142,11 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     dscomm_comm_t *comm = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*comm));
     dscomm_status_t st;
 
-    if (comm == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator");
+    if (comm == NULL) {
+        st = dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator");
+        dsc_bootstrap_abandon(id, rank, st);
+        return st;
+    }
     dsc_log_set_rank(rank, n_ranks);
     comm->n_ranks = n_ranks;
     comm->rank = rank;

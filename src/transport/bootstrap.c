@@ -151,6 +151,7 @@ struct joiner {
     const struct dsc_bootstrap_params *params;
     const struct dsc_env *env;
     union dsc_addr root;
+    bool is_rank0s; /* the service is another process's: rank 0's */
     char root_text[DSC_ADDR_TEXT_BYTES];
     uint8_t key[DSC_SECRET_BYTES];
     uint64_t deadline_ns;
@@ -279,6 +280,10 @@ static dscomm_status_t reach_root(struct joiner *j)
         sleep_until(dsc_min_u64(dsc_now_ns() + pause_ns, j->deadline_ns));
         pause_ns = dsc_min_u64(pause_ns * 2, RETRY_MAX_NS);
     } while (dsc_now_ns() < j->deadline_ns);
+    if (j->is_rank0s)
+        return dsc_fail(DSCOMM_ERR_TIMEOUT,
+                        "rank 0's rendezvous at %s was not reached by rank %d, waited %.1f s: %s",
+                        j->root_text, j->params->rank, j->params->timeout_ms * 1e-3, j->trouble);
     return dsc_fail(DSCOMM_ERR_TIMEOUT,
                     "rank %d did not reach the rendezvous at %s, waited %.1f s: %s",
                     j->params->rank, j->root_text, j->params->timeout_ms * 1e-3, j->trouble);
@@ -309,8 +314,8 @@ static dscomm_status_t root_lost(const struct joiner *j, dscomm_status_t st)
                         j->params->rank, j->root_text,
                         j->params->timeout_ms * 1e-3 + (double)GRACE_NS * 1e-9);
     if (st == DSCOMM_ERR_PEER_LOST)
-        return dsc_fail(st, "the rendezvous at %s is gone, before it answered rank %d",
-                        j->root_text, j->params->rank);
+        return dsc_fail(st, "%sthe rendezvous at %s is gone, before it answered rank %d",
+                        j->is_rank0s ? "lost rank 0: " : "", j->root_text, j->params->rank);
     return st;
 }
 
@@ -454,7 +459,7 @@ dscomm_status_t dsc_bootstrap_key(const uint8_t secret[DSC_SECRET_BYTES],
 dscomm_status_t dscomm_unique_id_create(dscomm_unique_id_t *id_out)
 {
     const struct dsc_env *env;
-    struct dsc_rendezvous rv;
+    struct dsc_rendezvous rv = { .is_rank0s = false }; /* any rank may make it */
     uint8_t key[DSC_SECRET_BYTES];
 
     if (id_out == NULL)
@@ -470,6 +475,46 @@ dscomm_status_t dscomm_unique_id_create(dscomm_unique_id_t *id_out)
     return DSCOMM_OK;
 }
 
+/* What rank 0 failed of is the other ranks' to know, unless the service said it. */
+static void abandon(const struct dsc_rendezvous *rv, int rank, dscomm_status_t status)
+{
+    char text[DSC_ANSWER_TEXT_MAX];
+    uint8_t key[DSC_SECRET_BYTES];
+
+    if (rank != 0 || !rv->is_rank0s)
+        return;
+    snprintf(text, sizeof(text), "rank 0: %s", dscomm_last_error());
+    if (dsc_bootstrap_key(rv->secret, key) == DSCOMM_OK)
+        dsc_root_fail(dsc_addr_port(&rv->addr), key, status, text);
+}
+
+void dsc_bootstrap_abandon(const dscomm_unique_id_t *id, int rank, dscomm_status_t status)
+{
+    struct dsc_rendezvous rv;
+
+    if (dsc_unique_id_decode(id, &rv) == DSCOMM_OK)
+        abandon(&rv, rank, status);
+}
+
+static dscomm_status_t join(struct joiner *j, const struct dsc_rendezvous *rv,
+                            struct dsc_bootstrap *boot)
+{
+    DSC_TRY(check_params(j->params));
+    DSC_TRY(dsc_env_get(&j->env));
+    if (sodium_init() < 0)
+        return dsc_fail(DSCOMM_ERR_SYSTEM, "libsodium finds no source of random numbers");
+    DSC_TRY(dsc_bootstrap_key(rv->secret, j->key));
+    j->root = rv->addr;
+    j->is_rank0s = rv->is_rank0s && j->params->rank != 0;
+    dsc_addr_text(&j->root, j->root_text);
+    j->deadline_ns = dsc_deadline_ns(j->params->timeout_ms);
+    memcpy(boot->key, j->key, sizeof(boot->key));
+    boot->peers = dsc_calloc(DSC_MEM_TRANSPORT, (size_t)boot->n_ranks, sizeof(*boot->peers));
+    if (boot->peers == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "no memory for %d ranks", boot->n_ranks);
+    return meet(j, boot);
+}
+
 dscomm_status_t dsc_bootstrap_join(const dscomm_unique_id_t *id,
                                    const struct dsc_bootstrap_params *params,
                                    struct dsc_bootstrap *boot_out)
@@ -479,23 +524,12 @@ dscomm_status_t dsc_bootstrap_join(const dscomm_unique_id_t *id,
                                   .listen_fd = -1 };
     struct joiner j = { .params = params, .fd = -1 };
     struct dsc_rendezvous rv;
-    dscomm_status_t st;
 
-    DSC_TRY(check_params(params));
-    DSC_TRY(dsc_env_get(&j.env));
-    if (sodium_init() < 0)
-        return dsc_fail(DSCOMM_ERR_SYSTEM, "libsodium finds no source of random numbers");
     DSC_TRY(dsc_unique_id_decode(id, &rv));
-    DSC_TRY(dsc_bootstrap_key(rv.secret, j.key));
-    j.root = rv.addr;
-    dsc_addr_text(&j.root, j.root_text);
-    j.deadline_ns = dsc_deadline_ns(params->timeout_ms);
-    memcpy(boot.key, j.key, sizeof(boot.key));
-    boot.peers = dsc_calloc(DSC_MEM_TRANSPORT, (size_t)params->n_ranks, sizeof(*boot.peers));
-    if (boot.peers == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "no memory for %d ranks", params->n_ranks);
+    const dscomm_status_t st = join(&j, &rv, &boot);
 
-    st = meet(&j, &boot);
+    if (st < 0)
+        abandon(&rv, params->rank, st); /* before the service sees the end of the connection */
     if (j.fd >= 0)
         close(j.fd);
     if (st == DSCOMM_OK)

@@ -230,6 +230,7 @@ dscomm_status_t dsc_bootstrap_env(int timeout_ms, int *n_ranks_out, int *rank_ou
     DSC_TRY(find_place(launcher, n_ranks, env, &place));
     DSC_TRY(resolve(&place, env, dsc_deadline_ns(timeout_ms), &rv.addr));
     derive_secret(&place, rv.secret);
+    rv.is_rank0s = true;
     if (env->secret[0] == '\0' && rank == 0)
         dsc_log_info(BOOT, "the key comes from the job's id and address, which keeps accidents out "
                            "but not attackers; set DSCOMM_SECRET against those");

@@ -34,6 +34,7 @@ enum {
 struct dsc_rendezvous {
     union dsc_addr addr;
     uint8_t secret[DSC_SECRET_BYTES];
+    bool is_rank0s; /* rank 0's process serves it: without the one the other is gone */
 };
 
 void dsc_unique_id_encode(const struct dsc_rendezvous *rv, dscomm_unique_id_t *id_out);
@@ -88,9 +89,16 @@ bool dsc_answer_decode(const uint8_t wire[DSC_ANSWER_PREFIX_BYTES], struct dsc_a
 /*
  * Listens at addr (port 0: sets the one it got) and serves one communicator's ranks from a thread
  * of its own, until all have their answer or the deadline. timeout_ms: how long the first may take.
+ * A service of this process at the same port that has decided gives the port up.
  */
 dscomm_status_t dsc_root_start(union dsc_addr *addr, const uint8_t key[DSC_SECRET_BYTES],
                                int timeout_ms);
+/*
+ * Makes the service of this process with this port and key, if it has not decided yet, answer with
+ * an error all ranks that are there or still come.
+ */
+void dsc_root_fail(uint16_t port, const uint8_t key[DSC_SECRET_BYTES], dscomm_status_t status,
+                   const char *text);
 /* Waits for the threads of services that have answered: they need no more than a moment. */
 void dsc_root_reap(void);
 

@@ -11,8 +11,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <sodium.h>
@@ -23,6 +25,7 @@
 #define EVENTS_MAX 64
 
 static pthread_mutex_t roots_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t orders_done = PTHREAD_COND_INITIALIZER;
 static struct dsc_root *roots;
 
 static bool is_decided(const struct dsc_root *root)
@@ -52,6 +55,7 @@ static void begin_answers(struct dsc_root *root)
         root->end_ns = now; /* the ranks see their connection close */
         return;
     }
+    atomic_store(&root->phase, DSC_ROOT_LINGERING);
     if (root->roster.status == DSCOMM_OK)
         dsc_log_info(BOOT, "rendezvous complete, %u ranks in %.3f s", root->roster.n_ranks,
                      (double)(now - root->roster.first_ns) * 1e-9);
@@ -94,6 +98,31 @@ static int sleep_ms(const struct dsc_root *root)
     return due <= now ? 0 : (int)dsc_min_u64((due - now + 999999u) / 1000000u, 60000);
 }
 
+static void take_orders(struct dsc_root *root)
+{
+    uint64_t n;
+
+    pthread_mutex_lock(&roots_lock);
+    (void)!read(root->wake_fd, &n, sizeof(n));
+    if (root->order < 0)
+        dsc_roster_fail(&root->roster, root->order, "%s", root->order_text);
+    pthread_mutex_unlock(&roots_lock);
+}
+
+/* Who is connected still gets the answer. */
+static void give_up_port(struct dsc_root *root)
+{
+    pthread_mutex_lock(&roots_lock);
+    if (root->must_close && root->end_ns != 0) {
+        dsc_root_close_listener(root);
+        root->end_ns = dsc_min_u64(root->end_ns, dsc_now_ns() + FLUSH_NS);
+        atomic_store(&root->phase, DSC_ROOT_FINISHING);
+        root->must_close = false;
+        pthread_cond_broadcast(&orders_done);
+    }
+    pthread_mutex_unlock(&roots_lock);
+}
+
 static void run_once(struct dsc_root *root)
 {
     struct epoll_event events[EVENTS_MAX];
@@ -101,12 +130,15 @@ static void run_once(struct dsc_root *root)
     const bool was_full = root->is_full;
     bool has_newcomers = was_full;
 
+    /* First: a rank that fails with a reason also closes its connection. */
+    take_orders(root);
+
     /* An event's connection is destroyed by nothing but its own event: newcomers, whose number may
      * push others out, and answers come after. */
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == NULL)
             has_newcomers = true;
-        else
+        else if (events[i].data.ptr != root)
             dsc_root_serve(root, events[i].data.ptr);
     }
     if (has_newcomers)
@@ -121,6 +153,7 @@ static void run_once(struct dsc_root *root)
     }
     if (is_decided(root) && root->answer == NULL)
         begin_answers(root);
+    give_up_port(root);
 }
 
 static void release(struct dsc_root *root)
@@ -132,6 +165,8 @@ static void release(struct dsc_root *root)
         close(root->epoll_fd);
     if (root->spare_fd >= 0)
         close(root->spare_fd);
+    if (root->wake_fd >= 0)
+        close(root->wake_fd);
     dsc_free(root->answer);
     dsc_roster_fini(&root->roster);
     sodium_memzero(root->key, sizeof(root->key));
@@ -143,7 +178,13 @@ static void *root_main(void *arg)
 
     while (!is_over(root))
         run_once(root);
+    pthread_mutex_lock(&roots_lock);
+    dsc_root_close_listener(root);
+    close(root->wake_fd);
+    root->wake_fd = -1;
     atomic_store(&root->phase, DSC_ROOT_FINISHING);
+    pthread_cond_broadcast(&orders_done);
+    pthread_mutex_unlock(&roots_lock);
     release(root);
     return NULL;
 }
@@ -170,13 +211,56 @@ static int start_thread(struct dsc_root *root)
     return err;
 }
 
+/* Under the lock. */
+static struct dsc_root *find_root(uint16_t port, bool decided)
+{
+    for (struct dsc_root *root = roots; root != NULL; root = root->next) {
+        const int phase = atomic_load(&root->phase);
+
+        if (root->pid == getpid() && root->wake_fd >= 0 && root->port == port &&
+            phase != DSC_ROOT_FINISHING &&
+            (phase == DSC_ROOT_LINGERING || root->order < 0) == decided)
+            return root;
+    }
+    return NULL;
+}
+
+static void wake(const struct dsc_root *root)
+{
+    const uint64_t one = 1;
+
+    (void)!write(root->wake_fd, &one, sizeof(one));
+}
+
+/* A job that failed and is tried again needs the port that its first try still lingers at. */
+static void free_port(uint16_t port)
+{
+    struct dsc_root *root;
+
+    if (port == 0)
+        return;
+    pthread_mutex_lock(&roots_lock);
+    while ((root = find_root(port, true)) != NULL) {
+        root->must_close = true;
+        wake(root);
+        pthread_cond_wait(&orders_done, &roots_lock);
+    }
+    pthread_mutex_unlock(&roots_lock);
+}
+
 static dscomm_status_t open_root(struct dsc_root *root, union dsc_addr *addr)
 {
+    struct epoll_event event = { .events = EPOLLIN, .data = { .ptr = root } };
+
+    free_port(dsc_addr_port(addr));
     DSC_TRY(dsc_netif_listen(addr, &root->listen_fd));
+    root->port = dsc_addr_port(addr);
+    root->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     root->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (root->epoll_fd >= 0)
         root->spare_fd = fcntl(root->epoll_fd, F_DUPFD_CLOEXEC, 0);
-    if (root->spare_fd < 0)
+    if (root->spare_fd < 0 || root->wake_fd < 0 ||
+        epoll_ctl(root->epoll_fd, EPOLL_CTL_ADD, root->wake_fd, &event) != 0)
         return dsc_fail_open("cannot open a rendezvous");
     dsc_root_watch(root, NULL, root->listen_fd, EPOLLIN, EPOLL_CTL_ADD);
     return DSCOMM_OK;
@@ -192,7 +276,7 @@ dscomm_status_t dsc_root_start(union dsc_addr *addr, const uint8_t key[DSC_SECRE
 
     if (root == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "no memory for a rendezvous");
-    root->listen_fd = root->epoll_fd = root->spare_fd = -1;
+    root->listen_fd = root->epoll_fd = root->spare_fd = root->wake_fd = -1;
     root->pid = getpid();
     root->conns.next = root->conns.prev = &root->conns;
     memcpy(root->key, key, sizeof(root->key));
@@ -209,6 +293,20 @@ err:
     return st;
 }
 
+void dsc_root_fail(uint16_t port, const uint8_t key[DSC_SECRET_BYTES], dscomm_status_t status,
+                   const char *text)
+{
+    pthread_mutex_lock(&roots_lock);
+    struct dsc_root *const root = find_root(port, false);
+
+    if (root != NULL && memcmp(root->key, key, DSC_SECRET_BYTES) == 0) {
+        root->order = status;
+        snprintf(root->order_text, sizeof(root->order_text), "%s", text);
+        wake(root);
+    }
+    pthread_mutex_unlock(&roots_lock);
+}
+
 void dsc_root_reap(void)
 {
     struct dsc_root *finished = NULL;
@@ -217,7 +315,7 @@ void dsc_root_reap(void)
     for (struct dsc_root **link = &roots; *link != NULL;) {
         struct dsc_root *const root = *link;
 
-        if (root->pid == getpid() && atomic_load(&root->phase) == DSC_ROOT_OPEN) {
+        if (root->pid == getpid() && atomic_load(&root->phase) != DSC_ROOT_FINISHING) {
             link = &root->next;
             continue;
         }

@@ -12,7 +12,8 @@
 #include "transport/bootstrap_roster.h"
 #include "transport/handshake.h"
 
-enum dsc_root_phase { DSC_ROOT_OPEN, DSC_ROOT_FINISHING };
+/* LINGERING: decided, the listener is open for ranks that have not come yet. */
+enum dsc_root_phase { DSC_ROOT_OPEN, DSC_ROOT_LINGERING, DSC_ROOT_FINISHING };
 
 struct dsc_root_conn {
     struct dsc_root_conn *next, *prev; /* in order of arrival */
@@ -31,6 +32,7 @@ struct dsc_root {
     pid_t pid; /* a child of fork() has the list but not the threads */
     _Atomic int phase;
     int listen_fd; /* -1: closed */
+    uint16_t port;
     int epoll_fd;
     int spare_fd; /* given up when descriptors run out */
     bool is_full; /* they have: the listener is not watched but asked now and then */
@@ -45,6 +47,11 @@ struct dsc_root {
     uint64_t linger_ns;
     uint8_t *answer; /* NULL until decided */
     size_t answer_bytes;
+    /* Orders of other threads, under the lock of `roots`; wake_fd tells of them. */
+    int wake_fd; /* -1: the thread takes no more */
+    bool must_close;
+    dscomm_status_t order; /* below 0: the roster is to fail so */
+    char order_text[DSC_ANSWER_TEXT_MAX];
 };
 
 /* conn NULL: the listener. op: EPOLL_CTL_*. */

@@ -3,7 +3,7 @@
  * Wire forms of the rendezvous: the unique id, a rank's record, the answer. Everything decoded here
  * comes from outside; a length is compared before it is used and a text ends inside its field.
  *
- *   unique id   [magic 8][version 4][address 24][secret 32][0 ...][CRC32C of the rest 4]
+ *   unique id   [magic 8][version 4][address 24][secret 32][is rank 0's 1][0 ...][CRC32C 4]
  */
 #include "transport/bootstrap_internal.h"
 
@@ -18,6 +18,7 @@
 enum {
     ID_ADDR_AT = 12,
     ID_SECRET_AT = ID_ADDR_AT + DSC_ADDR_WIRE_BYTES,
+    ID_RANK0_AT = ID_SECRET_AT + DSC_SECRET_BYTES,
     ID_CRC_AT = sizeof(dscomm_unique_id_t) - 4,
 };
 
@@ -32,6 +33,7 @@ void dsc_unique_id_encode(const struct dsc_rendezvous *rv, dscomm_unique_id_t *i
     dsc_put_u32(p + 8, ID_VERSION);
     dsc_addr_encode(&rv->addr, p + ID_ADDR_AT);
     memcpy(p + ID_SECRET_AT, rv->secret, DSC_SECRET_BYTES);
+    p[ID_RANK0_AT] = rv->is_rank0s;
     dsc_put_u32(p + ID_CRC_AT, dsc_crc32c(0, p, ID_CRC_AT));
 }
 
@@ -50,6 +52,7 @@ dscomm_status_t dsc_unique_id_decode(const dscomm_unique_id_t *id, struct dsc_re
     if (!dsc_addr_decode(p + ID_ADDR_AT, &rv.addr))
         return dsc_fail(DSCOMM_ERR_INVALID, "unique id has no address");
     memcpy(rv.secret, p + ID_SECRET_AT, DSC_SECRET_BYTES);
+    rv.is_rank0s = p[ID_RANK0_AT] != 0;
     *rv_out = rv;
     return DSCOMM_OK;
 }

@@ -73,7 +73,8 @@ struct dsc_bootstrap {
 /*
  * Meets the other ranks at the id's address. Mismatched version, world size, rank used twice or
  * settings: DSCOMM_ERR_MISMATCH on all ranks, naming field, ranks and both values. Missing ranks at
- * the deadline: DSCOMM_ERR_TIMEOUT on all that came, naming them.
+ * the deadline: DSCOMM_ERR_TIMEOUT on all that came, naming them. An id of dsc_bootstrap_env() is
+ * abandoned on error.
  */
 dscomm_status_t dsc_bootstrap_join(const dscomm_unique_id_t *id,
                                    const struct dsc_bootstrap_params *params,
@@ -82,8 +83,16 @@ dscomm_status_t dsc_bootstrap_join(const dscomm_unique_id_t *id,
 void dsc_bootstrap_fini(struct dsc_bootstrap *boot);
 
 /*
+ * After an error of this rank, whose text is dscomm_last_error(). Of rank 0 with an id of
+ * dsc_bootstrap_env() it fails the service, so that the other ranks are told and the port serves
+ * the next try; of others, or after the service's own error, nothing.
+ */
+void dsc_bootstrap_abandon(const dscomm_unique_id_t *id, int rank, dscomm_status_t status);
+
+/*
  * Rank, world size and rendezvous from a launcher's variables. On rank 0 also starts the rendezvous
- * service at the address; the id made is the same on all ranks.
+ * service at the address, which dsc_bootstrap_join() or _abandon() must follow; the id made is the
+ * same on all ranks.
  */
 dscomm_status_t dsc_bootstrap_env(int timeout_ms, int *n_ranks_out, int *rank_out,
                                   dscomm_unique_id_t *id_out);
@@ -104,7 +113,7 @@ struct dsc_net_params {
     uint64_t spin_ns; /* 0: never spin; the caller has compared ranks with CPUs */
 };
 
-/* Takes boot->listen_fd. boot is borrowed for the call. */
+/* Takes boot->listen_fd, unless it fails: then that is the caller's still. boot is borrowed. */
 dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot,
                                const struct dsc_net_params *params, struct dsc_net **net_out);
 /* Flushes what is posted (bounded by the deadline) unless failed, closes, frees. NULL allowed. */

@@ -245,6 +245,80 @@ TEST_F(BootstrapEnv, SecondJobAtThePortFailsAtOnce)
     leave_all(ranks);
 }
 
+TEST_F(BootstrapEnv, RankZeroThatFailsTellsTheOthersAndMayTryAgain)
+{
+    const int port = free_port();
+    dscomm_unique_id_t id;
+
+    for (int round = 0; round < 10; round++) {
+        std::vector<Rank> ranks = make_ranks(3);
+        set_torchrun(3, 0, port);
+        ASSERT_EQ(start(&id), DSCOMM_OK) << round << dscomm_last_error();
+        ranks[0].timeout_ms = 0;
+        ranks[0].delay_ms = round % 2 == 0 ? 50 : 0; /* the others wait for it, or come after */
+        ranks[1].delay_ms = round % 2 == 0 ? 0 : 50;
+        join_all(ranks, id);
+        EXPECT_EQ(ranks[0].text, "timeout_ms is 0, it must be at least 1");
+        expect_all_fail({ ranks[1], ranks[2] }, DSCOMM_ERR_INVALID,
+                        "rank 0: timeout_ms is 0, it must be at least 1", 2.0);
+
+        std::vector<Rank> again = make_ranks(3);
+        ASSERT_EQ(start(&id), DSCOMM_OK) << round << dscomm_last_error();
+        join_all(again, id);
+        expect_met(again);
+        leave_all(again);
+    }
+}
+
+/* Twice from the public call, without a moment between; the other rank comes after the second. */
+TEST_F(BootstrapEnv, RankZeroWithABadInterfaceKeepsNoPort)
+{
+    const int port = free_port();
+    dscomm_comm_t *comm = nullptr;
+    dscomm_unique_id_t id;
+    Rank other(2, 1);
+
+    set_torchrun(2, 0, port);
+    set("DSCOMM_SOCKET_IFNAME", "nosuch0");
+    for (int i = 0; i < 3; i++) {
+        EXPECT_EQ(dscomm_comm_create_from_env(nullptr, &comm), DSCOMM_ERR_ENV);
+        EXPECT_TRUE(contains(dscomm_last_error(), "nosuch0")) << dscomm_last_error();
+    }
+    set("DSCOMM_SOCKET_IFNAME", "lo");
+    set_torchrun(2, 1, port);
+    ASSERT_EQ(start(&id), DSCOMM_OK);
+    other.join(id);
+    EXPECT_EQ(other.status, DSCOMM_ERR_ENV);
+    EXPECT_TRUE(contains(other.text, "rank 0: DSCOMM_SOCKET_IFNAME")) << other.text;
+    EXPECT_LE(other.seconds, 2.0);
+}
+
+/* Whatever fails on the way, the next try has the port, and the last one succeeds. */
+TEST_F(BootstrapEnv, AnyAllocationMayFailAndTheNextTryHasThePort)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+    int n_failed = 0;
+
+    set_torchrun(1, 0, free_port());
+    config.timeout_ms = 300;
+    config.n_threads = 1;
+    const Usage before = stable_usage();
+    for (int nth = 1; nth <= 60; nth++) {
+        dscomm_comm_t *comm = nullptr;
+        dsc_mem_fail_after(nth);
+        const dscomm_status_t st = dscomm_comm_create_from_env(&config, &comm);
+        dsc_mem_fail_after(-1);
+        n_failed += st != DSCOMM_OK;
+        EXPECT_FALSE(contains(st < 0 ? dscomm_last_error() : "", "is in use")) << nth;
+        if (st == DSCOMM_OK)
+            dscomm_comm_destroy(comm);
+        else
+            EXPECT_TRUE(comm == nullptr) << nth;
+    }
+    EXPECT_GE(n_failed, 8);
+    expect_no_more_than(before);
+}
+
 TEST_F(BootstrapEnv, LaunchersAndPorts)
 {
     const int port = free_port();

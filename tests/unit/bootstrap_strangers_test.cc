@@ -224,6 +224,27 @@ TEST_F(Bootstrap, AnyAllocationMayFail)
     expect_no_more_than(before);
 }
 
+/* Also the listener of a rank whose endpoint could not be made. */
+TEST_F(Bootstrap, NoFailingAllocationLeaksADescriptor)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    set("DSCOMM_TIMEOUT_MS", "200"); /* of a service whose rank could not come */
+    config.n_threads = 1;
+    const Usage before = stable_usage();
+    for (int nth = 1; nth <= 60; nth++) {
+        const dscomm_unique_id_t id = make_id();
+        dscomm_comm_t *comm = nullptr;
+        dsc_mem_fail_after(nth);
+        const dscomm_status_t st = dscomm_comm_create(1, 0, &id, &config, &comm);
+        dsc_mem_fail_after(-1);
+        if (st == DSCOMM_OK)
+            dscomm_comm_destroy(comm);
+        SCOPED_TRACE(nth);
+        expect_no_more_than(before);
+    }
+}
+
 /* Eight ranks of one process where descriptors run out: an error that names the limit, no hang. */
 TEST_F(Bootstrap, DescriptorLimit)
 {

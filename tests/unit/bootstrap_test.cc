@@ -255,7 +255,7 @@ TEST_F(Bootstrap, TheRankThatWaitsLeastSetsTheDeadline)
 
 TEST_F(Bootstrap, ArgumentsAreChecked)
 {
-    const dscomm_unique_id_t id = {};
+    const dscomm_unique_id_t id = make_id();
     const int bad[][3] = {
         { 0, 0, 100 }, { 65536, 0, 100 }, { 2, 2, 100 }, { 2, -1, 100 }, { 2, 0, 0 }
     };
@@ -347,7 +347,8 @@ TEST_F(Bootstrap, NobodyListens)
 }
 
 /* A service that proves the key, then does as `after` says with the connection. */
-template <typename After> void with_fake_root(std::vector<Rank> &ranks, After after)
+template <typename After>
+void with_fake_root(std::vector<Rank> &ranks, After after, bool is_rank0s = false)
 {
     dsc_rendezvous rv = {};
     dscomm_unique_id_t id;
@@ -355,6 +356,7 @@ template <typename After> void with_fake_root(std::vector<Rank> &ranks, After af
 
     ASSERT_EQ(dsc_netif_choose("lo", &rv.addr), DSCOMM_OK);
     ASSERT_EQ(dsc_netif_listen(&rv.addr, &listener), DSCOMM_OK);
+    rv.is_rank0s = is_rank0s;
     dsc_unique_id_encode(&rv, &id);
     std::thread root([&] {
         pollfd p = { listener, POLLIN, 0 };
@@ -383,6 +385,35 @@ TEST_F(Bootstrap, TheServiceDies)
 
     with_fake_root(ranks, [](int) {});
     expect_all_fail(ranks, DSCOMM_ERR_PEER_LOST, "is gone", 1.0);
+}
+
+/* With launcher's variables the service is in rank 0's process, and the error names that rank. */
+TEST_F(Bootstrap, RankZeroAndItsServiceDie)
+{
+    std::vector<Rank> ranks = { Rank(2, 1) };
+
+    with_fake_root(
+        ranks, [](int) {}, true);
+    expect_all_fail(ranks, DSCOMM_ERR_PEER_LOST, "lost rank 0: the rendezvous at 127.0.0.1:", 1.0);
+    EXPECT_TRUE(contains(ranks[0].text, "is gone")) << ranks[0].text;
+}
+
+TEST_F(Bootstrap, RankZeroNeverListens)
+{
+    std::vector<Rank> ranks = { Rank(2, 1) };
+    dsc_rendezvous rv = {};
+    dscomm_unique_id_t id;
+    int fd;
+
+    ASSERT_EQ(dsc_netif_choose("lo", &rv.addr), DSCOMM_OK);
+    ASSERT_EQ(dsc_netif_listen(&rv.addr, &fd), DSCOMM_OK);
+    close(fd);
+    rv.is_rank0s = true;
+    dsc_unique_id_encode(&rv, &id);
+    ranks[0].timeout_ms = 300;
+    join_all(ranks, id);
+    expect_all_fail(ranks, DSCOMM_ERR_TIMEOUT, "rank 0's rendezvous at 127.0.0.1:", 1.0);
+    EXPECT_TRUE(contains(ranks[0].text, "was not reached by rank 1")) << ranks[0].text;
 }
 
 TEST_F(Bootstrap, TheServiceSaysNothing)
