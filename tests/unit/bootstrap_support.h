@@ -222,7 +222,7 @@ inline void expect_no_more_than(const Usage &before)
     const auto is_more = [&](const Usage &u) {
         return u.fds > before.fds || u.threads > before.threads || u.blocks > before.blocks;
     };
-    for (int i = 0; i < 200 && is_more(usage()); i++)
+    for (int i = 0; i < 1200 && is_more(usage()); i++) /* a failed service lingers 10 s */
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const Usage after = usage();
     EXPECT_LE(after.fds, before.fds);
