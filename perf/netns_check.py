@@ -15,7 +15,8 @@ both directions) and runs all_reduce_perf once per codec. Judged are medians ove
     time / (bytes sent per rank / raw TCP payload rate)      at most the limit of the codec
     all bytes that the program says it sent / tx_bytes of the interfaces     at most 3% apart
 
-Exit code: 0 within the requirements, 1 not, 2 bad option, 77 not root or a tool is missing.
+Exit code: 0 within the requirements, 1 not, 2 bad option, 77 where it cannot run: not root, a tool
+is missing, no namespaces.
 """
 import argparse
 import atexit
@@ -240,6 +241,19 @@ def parse_args():
     return args
 
 
+def no_namespaces():
+    """Why a namespace cannot be made and entered here (a container may forbid it), or None."""
+    name = 'dsc%dprobe' % os.getpid()
+    try:
+        for words in (['netns', 'add', name], ['-n', name, 'link', 'set', 'lo', 'up']):
+            done = subprocess.run(['ip'] + words, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                return 'cannot make a network namespace: ' + done.stderr.strip()
+    finally:
+        subprocess.run(['ip', 'netns', 'del', name], capture_output=True, check=False)
+    return None
+
+
 def why_not(args):
     """Why this machine cannot do it, or None."""
     if os.geteuid() != 0:
@@ -250,7 +264,7 @@ def why_not(args):
     if not os.access(args.program, os.X_OK):
         return 'needs %s, built by: cmake --preset release && cmake --build --preset release' % \
             args.program
-    return None
+    return no_namespaces()
 
 
 def main():

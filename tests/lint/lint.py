@@ -242,6 +242,8 @@ def check_code(args):
 
 def check_whitespace(args):
     """Final newline, no tabs, no blanks at line ends, no carriage returns, no build paths."""
+    # The whole path, not the tail of another one: a root such as /src is part of many names.
+    built_in = re.compile(r'(?<![\w.})/-])' + re.escape(os.path.realpath(args.root)) + '/')
     for path in files(args, TEXT_EXTS):
         text = read(args, path)
         if text and not text.endswith('\n'):
@@ -251,7 +253,7 @@ def check_whitespace(args):
                 yield '%s:%d: tab or carriage return' % (path, number)
             if line != line.rstrip():
                 yield '%s:%d: blank at the end' % (path, number)
-            if args.root != '/' and os.path.realpath(args.root) + '/' in line:
+            if args.root != '/' and built_in.search(line):
                 yield '%s:%d: names the folder it was written in' % (path, number)
 
 
