@@ -283,6 +283,15 @@ static void keep_owner_residual(const struct dsc_compute *ctx, size_t at, const 
     store_residual(ctx, at, fresh, n);
 }
 
+/* The tile's value over A: the value itself unless AVG. */
+static const float *divided(const struct dsc_compute *ctx, size_t n, const struct tiles *t)
+{
+    if (ctx->ranks == 1.0f)
+        return t->value;
+    ctx->k->div(t->scaled, t->value, ctx->ranks, n);
+    return t->scaled;
+}
+
 static size_t compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
                             const uint8_t *const *msgs, uint8_t *out, const struct tiles *t)
 {
@@ -293,7 +302,7 @@ static size_t compute_final(const struct dsc_compute *ctx, const struct dsc_op *
 
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
-        const float *old = NULL, *y = t->value, *o;
+        const float *old = NULL, *y, *o;
         size_t bad;
 
         sum_tile(ctx, op, msgs, i, n, t);
@@ -301,10 +310,7 @@ static size_t compute_final(const struct dsc_compute *ctx, const struct dsc_op *
             old = load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
             k->axpy(t->value, t->value, old, ctx->call->residual.beta, n);
         }
-        if (ctx->ranks != 1.0f) {
-            k->div(t->scaled, t->value, ctx->ranks, n);
-            y = t->scaled;
-        }
+        y = divided(ctx, n, t);
         codec->ops->encode(codec, &msg, i, n, y, t->decoded);
         o = store_output(ctx, at, t->decoded, n, t->decoded);
         bad = k->count_nonfinite(o, ctx->ranks, n);
@@ -386,7 +392,7 @@ static size_t compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op
 
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
-        const float *mean = t->value, *o;
+        const float *mean, *o;
         size_t bad;
 
         for (int q = 0; q < ctx->plan->params.n_ranks; q++) {
@@ -397,10 +403,7 @@ static size_t compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op
             else
                 combine_message(ctx, codec, &msg, i, n, t->value, t->fresh);
         }
-        if (ctx->ranks != 1.0f) {
-            k->div(t->scaled, t->value, ctx->ranks, n);
-            mean = t->scaled;
-        }
+        mean = divided(ctx, n, t);
         o = store_output(ctx, at, mean, n, t->decoded);
         bad = k->count_nonfinite(o, ctx->ranks, n);
         add_owner_residual(ctx, op, at, t->value, o, n, t);

@@ -393,7 +393,7 @@ static size_t largest_message(const struct dscomm_plan *plan, const struct dsc_p
         const size_t bytes = dsc_codec_message_bytes(
             plan->codecs[t], dsc_min_size(plan->chunk_elems, params->count));
 
-        most = bytes > most ? bytes : most;
+        most = dsc_max_size(most, bytes);
     }
     return most;
 }
