@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of the codecs on one core, as GB/s of float32 elements, beside memcpy of the same bytes.
- * The steps of a row are timed in turn, round by round, so that a slow moment of the machine meets
- * all of them; each figure is the median of its rounds. The instruction set is chosen once per
- * process, so every level runs in a child of its own.
+ * Speed of the codecs on one core, as GB/s of float32 elements, beside memcpy of the same bytes, on
+ * gradients. Residuals lie as the library has them: one vector is read, another written, and those
+ * of long calls are streamed. The steps of a row are timed in turn, round by round, so that a slow
+ * moment of the machine meets all of them; each figure is the median of its rounds. The instruction
+ * set is chosen once per process, so every level runs in a child of its own.
  */
 #include "codec/codec.h"
+#include "perf.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -20,7 +22,10 @@
 #define ROUND_NS 300000u /* a timed step repeats until it takes about this long */
 
 /* Four arrays of the first fit a 1 MiB second-level cache; the second is far beyond any cache. */
-static const size_t default_bytes[] = { 128u << 10, 64u << 20 };
+static const struct {
+    const char *name;
+    size_t bytes;
+} default_sizes[] = { { "L2", 128u << 10 }, { "DRAM", 64u << 20 } };
 
 static const struct {
     const char *name;
@@ -29,11 +34,13 @@ static const struct {
 } levels[] = {
     { "c", "0", 0 },
     { "avx2", "1", DSC_CPU_AVX2 },
+    { "avx512", "3", DSC_CPU_AVX2 | DSC_CPU_AVX512 },
 };
 
 struct options {
-    size_t bytes; /* 0: default_bytes */
+    size_t bytes; /* 0: default_sizes */
     int rounds;
+    const char *data;  /* as of all_reduce_perf */
     const char *codec; /* NULL: all */
     const char *level; /* NULL: all */
 };
@@ -43,6 +50,11 @@ struct work {
     size_t n;
     float *v, *r, *r_out;
     struct dsc_msg msg;
+    unsigned flags; /* what the library would pass for this size */
+};
+
+struct figures {
+    double gbps[5], to_memcpy[5]; /* [N_STEPS] */
 };
 
 static void step_memcpy(const struct work *w)
@@ -58,7 +70,8 @@ static void step_encode(const struct work *w)
 
 static void step_encode_feedback(const struct work *w)
 {
-    w->codec->ops->encode_feedback(w->codec, &w->msg, 0, w->n, w->v, w->r, 1.0f, w->r_out, 0);
+    w->codec->ops->encode_feedback(w->codec, &w->msg, 0, w->n, w->v, w->r, 1.0f, w->r_out,
+                                   w->flags);
 }
 
 static void step_decode(const struct work *w)
@@ -99,9 +112,9 @@ static double median(double *values, int n)
     return n % 2 != 0 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
 }
 
-static void measure(const struct work *w, int rounds, double gbps_out[N_STEPS])
+static void measure(const struct work *w, int rounds, struct figures *out)
 {
-    static double samples[N_STEPS][ROUNDS_MAX];
+    static double gbps[N_STEPS][ROUNDS_MAX], to_memcpy[N_STEPS][ROUNDS_MAX];
     size_t repeats[N_STEPS];
     const double bytes = (double)(w->n * sizeof(float));
 
@@ -113,35 +126,24 @@ static void measure(const struct work *w, int rounds, double gbps_out[N_STEPS])
     for (int round = 0; round < rounds; round++) {
         for (size_t s = 0; s < N_STEPS; s++) {
             steps[s](w); /* brings its own operands into the cache again */
-            samples[s][round] =
+            gbps[s][round] =
                 bytes * (double)repeats[s] / (double)(time_ns(steps[s], w, repeats[s]) + 1);
         }
+        for (size_t s = 0; s < N_STEPS; s++)
+            to_memcpy[s][round] = gbps[s][round] / gbps[N_STEPS - 1][round];
     }
-    for (size_t s = 0; s < N_STEPS; s++)
-        gbps_out[s] = median(samples[s], rounds);
-}
-
-/* Sums of four uniform numbers, near enough to the shape of gradients for every code to occur. */
-static void fill(float *x, size_t n, float scale, uint32_t seed)
-{
-    uint32_t state = seed;
-
-    for (size_t i = 0; i < n; i++) {
-        int32_t sum = 0;
-
-        for (int j = 0; j < 4; j++) {
-            state = state * 1664525u + 1013904223u;
-            sum += (int32_t)(state >> 16) - 32768;
-        }
-        x[i] = scale * (float)sum;
+    for (size_t s = 0; s < N_STEPS; s++) {
+        out->gbps[s] = median(gbps[s], rounds);
+        out->to_memcpy[s] = median(to_memcpy[s], rounds);
     }
 }
 
-static bool work_init(struct work *w, size_t n)
+static bool work_init(struct work *w, const struct perf_source *source, size_t n)
 {
     const size_t wide = n * sizeof(float);
 
     w->n = n;
+    w->flags = wide >= DSC_STREAM_BYTES ? DSC_STREAM : 0;
     w->v = dsc_calloc(DSC_MEM_CODEC, 1, wide);
     w->r = dsc_calloc(DSC_MEM_CODEC, 1, wide);
     w->r_out = dsc_calloc(DSC_MEM_CODEC, 1, wide);
@@ -149,11 +151,18 @@ static bool work_init(struct work *w, size_t n)
     w->msg = (struct dsc_msg){ dsc_calloc(DSC_MEM_CODEC, 1, wide + 16), n, 0 };
     if (w->v == NULL || w->r == NULL || w->r_out == NULL || w->msg.bytes == NULL)
         return false;
-    fill(w->v, n, 1e-7f, 1);
-    fill(w->r, n, 1e-9f, 2);
-    memset(w->msg.bytes, 0, wide + 16); /* every page is there before anything is timed */
-    memset(w->r_out, 0, wide);
+    perf_repeat(w->v, n, source->values, source->n_sets * source->n_elems, sizeof(float));
     return true;
+}
+
+/* The residual of a second call: what one encode left. Every page is touched on the way. */
+static void work_use(struct work *w, const struct dsc_codec *codec)
+{
+    w->codec = codec;
+    memset(w->r, 0, w->n * sizeof(float));
+    memset(w->msg.bytes, 0, w->n * sizeof(float) + 16);
+    step_encode_feedback(w);
+    memcpy(w->r, w->r_out, w->n * sizeof(float));
 }
 
 static void work_fini(struct work *w)
@@ -164,40 +173,66 @@ static void work_fini(struct work *w)
     dsc_free(w->msg.bytes);
 }
 
-static void print_row(struct work *w, const char *level, int rounds)
+static void print_row(const struct work *w, const char *level, int rounds)
 {
     const size_t bytes = w->n * sizeof(float);
     const size_t wire_bytes = dsc_codec_message_bytes(w->codec, w->n);
-    double gbps[N_STEPS];
+    struct figures f;
 
-    measure(w, rounds, gbps);
-    (void)printf("%-15s %-5s %11zu %6.2f", w->codec->spec, level, bytes,
+    measure(w, rounds, &f);
+    (void)printf("%-15s %-6s %10zu %6.2f", w->codec->spec, level, bytes,
                  (double)bytes / (double)wire_bytes);
-    for (size_t s = 0; s < N_STEPS; s++)
-        (void)printf(" %8.1f", gbps[s]);
-    (void)printf("\n");
+    for (size_t s = 0; s < N_STEPS - 1; s++)
+        (void)printf(" %7.1f %5.2f", f.gbps[s], f.to_memcpy[s]);
+    (void)printf(" %7.1f\n", f.gbps[N_STEPS - 1]);
     (void)fflush(stdout);
 }
 
-static int run_size(size_t bytes, const struct options *opt, const char *level)
+static void print_head(const char *name, size_t bytes)
+{
+    (void)printf("# %s%sarrays of %zu KiB, working set up to %zu KiB: v, r, r_out, message%s\n",
+                 name, name[0] != '\0' ? ": " : "", bytes >> 10, 4 * bytes >> 10,
+                 bytes >= DSC_STREAM_BYTES ? "; r_out streamed" : "");
+    (void)printf("# %-13s %-6s %10s %6s %7s %5s %7s %5s %7s %5s %7s %5s %7s\n", "codec", "level",
+                 "bytes", "ratio", "encode", "x", "enc+fb", "x", "decode", "x", "dec+add", "x",
+                 "memcpy");
+}
+
+static int run_size(const char *name, size_t bytes, const struct perf_source *source,
+                    const struct options *opt, const char *level)
 {
     struct work w = { 0 };
     size_t n_specs;
     const char *const *const specs = dsc_codec_test_specs(&n_specs);
 
-    if (!work_init(&w, bytes / sizeof(float))) {
+    if (!work_init(&w, source, bytes / sizeof(float))) {
         (void)fprintf(stderr, "codec_perf: no memory for arrays of %zu bytes\n", bytes);
         work_fini(&w);
         return 1;
     }
-    for (size_t i = 0; i < n_specs; i++) {
-        w.codec = dscomm_codec(opt->codec != NULL ? opt->codec : specs[i]);
+    print_head(name, bytes);
+    for (size_t i = 0; i < (opt->codec != NULL ? 1 : n_specs); i++) {
+        work_use(&w, dscomm_codec(opt->codec != NULL ? opt->codec : specs[i]));
         print_row(&w, level, opt->rounds);
-        if (opt->codec != NULL)
-            break;
     }
     work_fini(&w);
     return 0;
+}
+
+static int run_sizes(const struct options *opt, const char *level)
+{
+    const struct perf_args args = { .program = "codec_perf", .data = opt->data };
+    struct perf_source source;
+    int rc = 0;
+
+    if (!perf_source_init(&source, &args))
+        return 1;
+    if (opt->bytes != 0)
+        rc = run_size("", opt->bytes, &source, opt, level);
+    for (size_t i = 0; opt->bytes == 0 && rc == 0 && i < DSC_ARRAY_LEN(default_sizes); i++)
+        rc = run_size(default_sizes[i].name, default_sizes[i].bytes, &source, opt, level);
+    perf_source_fini(&source);
+    return rc;
 }
 
 /* In a child: nothing has asked for the kernels yet. */
@@ -211,15 +246,7 @@ static int run_level(size_t level, const struct options *opt)
         return 0;
     }
     (void)dsc_fp_enter();
-    if (opt->bytes != 0)
-        return run_size(opt->bytes, opt, levels[level].name);
-    for (size_t i = 0; i < DSC_ARRAY_LEN(default_bytes); i++) {
-        const int rc = run_size(default_bytes[i], opt, levels[level].name);
-
-        if (rc != 0)
-            return rc;
-    }
-    return 0;
+    return run_sizes(opt, levels[level].name);
 }
 
 static int run_level_in_child(size_t level, const struct options *opt)
@@ -245,12 +272,14 @@ static int run_level_in_child(size_t level, const struct options *opt)
 
 static int usage(const char *why)
 {
-    (void)fprintf(stderr,
-                  "codec_perf: %s\n"
-                  "usage: codec_perf [-b BYTES] [-n ROUNDS] [--codec SPEC] [--level c|avx2]\n"
-                  "  -b  float32 bytes per message, 4 to 4G, suffixes K M G; default 128K and 64M\n"
-                  "  -n  rounds whose median is shown, 1 to %d; default %d\n",
-                  why, ROUNDS_MAX, ROUNDS_DEFAULT);
+    (void)fprintf(
+        stderr,
+        "codec_perf: %s\n"
+        "usage: codec_perf [-b BYTES] [-n ROUNDS] [--codec SPEC] [--level c|avx2|avx512]\n"
+        "                  [--data lm|cnn|normal|file:PATH]\n"
+        "  -b  float32 bytes per message, 4 to 4G, suffixes K M G; default 128K and 64M\n"
+        "  -n  rounds whose median is shown, 1 to %d; default %d\n",
+        why, ROUNDS_MAX, ROUNDS_DEFAULT);
     return 2;
 }
 
@@ -277,12 +306,19 @@ static bool is_level(const char *name)
     return false;
 }
 
+static bool is_data(const char *name)
+{
+    return strcmp(name, "lm") == 0 || strcmp(name, "cnn") == 0 || strcmp(name, "normal") == 0 ||
+           strncmp(name, "file:", 5) == 0;
+}
+
 /* NULL, or what is wrong. */
 static const char *parse_options(int argc, char **argv, struct options *opt)
 {
     static const struct option longs[] = {
         { "codec", required_argument, NULL, 'c' },
         { "level", required_argument, NULL, 'l' },
+        { "data", required_argument, NULL, 'd' },
         { NULL, 0, NULL, 0 },
     };
     int c;
@@ -295,7 +331,9 @@ static const char *parse_options(int argc, char **argv, struct options *opt)
         if (c == 'c' && dscomm_codec(opt->codec = optarg) == NULL)
             return dscomm_last_error();
         if (c == 'l' && !is_level(opt->level = optarg))
-            return "--level takes c or avx2";
+            return "--level takes c, avx2 or avx512";
+        if (c == 'd' && !is_data(opt->data = optarg))
+            return "--data takes lm, cnn, normal or file:PATH";
         if (c == '?')
             return "unknown option, or one without its value";
     }
@@ -304,17 +342,16 @@ static const char *parse_options(int argc, char **argv, struct options *opt)
 
 int main(int argc, char **argv)
 {
-    struct options opt = { .rounds = ROUNDS_DEFAULT };
+    struct options opt = { .rounds = ROUNDS_DEFAULT, .data = "lm" };
     const char *const why = parse_options(argc, argv, &opt);
     int rc = 0;
 
     if (why != NULL)
         return usage(why);
-    (void)printf("# GB/s of float32 elements on one core, median of %d rounds; memcpy of the same "
-                 "bytes in the same rounds\n",
-                 opt.rounds);
-    (void)printf("# %-13s %-5s %11s %6s %8s %8s %8s %8s %8s\n", "codec", "level", "bytes", "ratio",
-                 "encode", "enc+fb", "decode", "dec+add", "memcpy");
+    (void)printf(
+        "# GB/s of float32 elements on one core, median of %d rounds; x: times memcpy of the "
+        "same bytes in the same rounds; data %s\n",
+        opt.rounds, opt.data);
     for (size_t i = 0; i < DSC_ARRAY_LEN(levels); i++) {
         if (opt.level == NULL || strcmp(opt.level, levels[i].name) == 0)
             rc |= run_level_in_child(i, &opt);

@@ -13,19 +13,24 @@
 enum probe_kind {
     PROBE_NONE,  /* no values are known to pass unchanged */
     PROBE_SMALL, /* integers whose sum over ranks has at most 8 significant bits */
-    PROBE_INT8   /* -127 to 127, with 127 in every run of 16: scales are 1 and n_ranks */
+    /* Codes of a block format, the largest in every run of 16: the scales are exact. */
+    PROBE_INT8,
+    PROBE_INT4,
+    PROBE_E4M3,
+    PROBE_E5M2
 };
 
 struct codec_row {
-    const char *family;
+    const char *name; /* a spec, or the family of specs that have no row */
     enum probe_kind probe;
     double
         max_err; /* relative L2, several times the nominal error of one encode; 0: only rounding */
 };
 
 static const struct codec_row codecs[] = {
-    { "none", PROBE_SMALL, 0.0 },  { "fp32", PROBE_SMALL, 1e-6 }, { "fp16", PROBE_SMALL, 0.01 },
-    { "bf16", PROBE_SMALL, 0.02 }, { "int8", PROBE_INT8, 0.05 },
+    { "none", PROBE_SMALL, 0.0 },  { "fp32", PROBE_SMALL, 1e-6 },   { "fp16", PROBE_SMALL, 0.01 },
+    { "bf16", PROBE_SMALL, 0.02 }, { "int8", PROBE_INT8, 0.05 },    { "int4", PROBE_INT4, 0.6 },
+    { "fp8", PROBE_E4M3, 0.15 },   { "fp8:e5m2", PROBE_E5M2, 0.3 },
 };
 /* A codec this file does not know may at most lose as much as there is. */
 static const struct codec_row unknown_codec = { "", PROBE_NONE, 1.0 };
@@ -41,17 +46,20 @@ static const struct codec_row *find_codec(const dscomm_codec_t *codec)
 {
     const char *const spec = dscomm_codec_spec(codec);
     const size_t n = strcspn(spec, ":,");
+    const struct codec_row *family = &unknown_codec;
 
     for (size_t i = 0; i < sizeof(codecs) / sizeof(codecs[0]); i++) {
-        if (strlen(codecs[i].family) == n && strncmp(codecs[i].family, spec, n) == 0)
+        if (strcmp(codecs[i].name, spec) == 0)
             return &codecs[i];
+        if (strlen(codecs[i].name) == n && strncmp(codecs[i].name, spec, n) == 0)
+            family = &codecs[i];
     }
-    return &unknown_codec;
+    return family;
 }
 
 /* ---- exact probe ---- */
 
-#define PROBE_PERIOD 4080 /* of 16 and 255 */
+#define PROBE_PERIOD 4080 /* of 16, 15 and 255 */
 
 struct probe {
     size_t period;
@@ -59,20 +67,44 @@ struct probe {
     uint8_t want[4 * PROBE_PERIOD];
 };
 
+/* Element i of a block format's probe. */
+static float code_value(enum probe_kind kind, size_t i)
+{
+    static const float e4m3[16] = { 0,   1,   -1,   2.5f, -2.5f, 7,   -7,   30,
+                                    -30, 240, -240, .5f,  -.5f,  112, -112, 3.25f };
+    static const float largest[] = {
+        [PROBE_INT8] = 127,
+        [PROBE_INT4] = 7,
+        [PROBE_E4M3] = 448,
+        [PROBE_E5M2] = 57344 * 0x1p-10f, /* sums are float16 too */
+    };
+
+    if (i % 16 == 0)
+        return largest[kind];
+    switch (kind) {
+    case PROBE_INT8:
+        return (float)(i * 37 % 255) - 127;
+    case PROBE_INT4:
+        return (float)(i * 11 % 15) - 7;
+    case PROBE_E4M3:
+        return e4m3[(i * 5 + 3) % 16];
+    default: /* codes from -3.5 to 4 */
+        return ((float)((i * 5 + 3) % 16) * 0.5f - 3.5f) * 0x1p-10f;
+    }
+}
+
 static void make_probe(struct probe *probe, enum probe_kind kind, const struct perf_row *row,
                        int n_ranks)
 {
     const int half = n_ranks <= 256 ? 256 / n_ranks : 0;
     const float factor = row->op == DSCOMM_SUM ? (float)n_ranks : 1.0f;
 
-    probe->period = kind == PROBE_INT8 ? PROBE_PERIOD : (size_t)(2 * half + 1);
+    probe->period = kind == PROBE_SMALL ? (size_t)(2 * half + 1) : PROBE_PERIOD;
     for (size_t i = 0; i < probe->period; i++) {
-        int value = (int)i - half;
+        const float value = kind == PROBE_SMALL ? (float)((int)i - half) : code_value(kind, i);
 
-        if (kind == PROBE_INT8)
-            value = i % 16 == 0 ? 127 : (int)(i * 37 % 255) - 127;
-        perf_store(row->dtype, probe->values, i, (float)value);
-        perf_store(row->dtype, probe->want, i, factor * (float)value);
+        perf_store(row->dtype, probe->values, i, value);
+        perf_store(row->dtype, probe->want, i, factor * value);
     }
 }
 

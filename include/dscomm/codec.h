@@ -4,8 +4,12 @@
  *   none        the caller's data type, values as they are (fp16 data: scaled by a power of two)
  *   fp32        unrounded float32 partial sums
  *   fp16 bf16   16-bit casts
- *   int8        8-bit integers with one float32 scale per block; int8:block=N, N in 16 32 64 128
- * 256 The byte layout is normative in docs/wire_format.md. Usable without a communicator.
+ *   int8        8-bit integers with one float32 scale per block; int8:block=N
+ *   int4        4-bit integers with one bfloat16 scale per block; int4:block=N
+ *   fp8         8-bit floats, E4M3, with one float32 scale per 256; fp8:e5m2 for E5M2
+ * N is one of 16 32 64 128 256: elements of a block, by default 256 for int8 and 64 for int4.
+ *
+ * The byte layout is normative in docs/wire_format.md. Usable without a communicator.
  */
 #ifndef DSCOMM_CODEC_H
 #define DSCOMM_CODEC_H

@@ -7,22 +7,13 @@
  * Inf stays Inf with its sign, every NaN is canonical. fp16 carries x * 2^-E, E from the message's
  * plan, so that a sum of 2^E ranks has the range of one; what still overflows becomes Inf.
  */
+#include "codec/bits.h"
 #include "codec/codec.h"
-#include "codec/kernels.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are little endian");
 
-static size_t wide_bytes(const struct dsc_codec *codec, size_t n)
-{
-    (void)codec;
-    return dsc_round_up(n * sizeof(float), 16);
-}
-
-static size_t half_bytes(const struct dsc_codec *codec, size_t n)
-{
-    (void)codec;
-    return dsc_round_up(n * sizeof(uint16_t), 16);
-}
+#define WIDE_BYTES sizeof(float)
+#define HALF_BYTES sizeof(uint16_t)
 
 static float *wide_at(const struct dsc_msg *msg, size_t first)
 {
@@ -34,53 +25,35 @@ static uint16_t *half_at(const struct dsc_msg *msg, size_t first)
     return (uint16_t *)(void *)msg->bytes + first;
 }
 
-/* 2^e, -126 <= e <= 127 */
-static float power_of_two(int e)
-{
-    const union {
-        uint32_t bits;
-        float value;
-    } u = { .bits = (uint32_t)(127 + e) << 23 };
-
-    return u.value;
-}
-
 /* ---- fp32, and none where it is not resolved to a data type ---- */
 
-static void fp32_encode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
-                        size_t n, const float *x, float *decoded)
+static void f32_encode(const struct dsc_msg *msg, size_t first, size_t n, const float *x,
+                       float *decoded)
 {
     const struct dsc_kernels *const k = dsc_kernels_get();
 
-    (void)codec;
     k->f32_store(wide_at(msg, first), x, n);
     if (decoded != NULL)
         k->f32_store(decoded, x, n);
-    if (first + n == msg->n)
-        dsc_codec_pad(msg->bytes, msg->n * sizeof(float));
 }
 
-static void fp32_decode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
-                        size_t n, float *dst)
+static void f32_decode(const struct dsc_msg *msg, size_t first, size_t n, float *dst)
 {
-    (void)codec;
     dsc_kernels_get()->f32_store(dst, wide_at(msg, first), n);
 }
 
 /* ---- fp16 ---- */
 
-static void fp16_decode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
-                        size_t n, float *dst)
+static void f16_decode(const struct dsc_msg *msg, size_t first, size_t n, float *dst)
 {
     const struct dsc_kernels *const k = dsc_kernels_get();
 
-    (void)codec;
     k->f16_load(dst, half_at(msg, first), n);
     if (msg->exponent != 0)
         k->mul(dst, dst, power_of_two(msg->exponent), n);
 }
 
-static void fp16_store_scaled(uint16_t *dst, const float *x, float scale, size_t n)
+static void f16_store_scaled(uint16_t *dst, const float *x, float scale, size_t n)
 {
     const struct dsc_kernels *const k = dsc_kernels_get();
     float y[DSC_TILE_ELEMS];
@@ -93,70 +66,91 @@ static void fp16_store_scaled(uint16_t *dst, const float *x, float scale, size_t
     }
 }
 
-static void fp16_encode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
-                        size_t n, const float *x, float *decoded)
+static void f16_encode(const struct dsc_msg *msg, size_t first, size_t n, const float *x,
+                       float *decoded)
 {
     if (msg->exponent == 0)
         dsc_kernels_get()->f16_store(half_at(msg, first), x, n);
     else
-        fp16_store_scaled(half_at(msg, first), x, power_of_two(-msg->exponent), n);
+        f16_store_scaled(half_at(msg, first), x, power_of_two(-msg->exponent), n);
     if (decoded != NULL)
-        fp16_decode(codec, msg, first, n, decoded);
-    if (first + n == msg->n)
-        dsc_codec_pad(msg->bytes, msg->n * sizeof(uint16_t));
+        f16_decode(msg, first, n, decoded);
 }
 
 /* ---- bf16 ---- */
 
-static void bf16_decode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
-                        size_t n, float *dst)
+static void bf16_decode(const struct dsc_msg *msg, size_t first, size_t n, float *dst)
 {
-    (void)codec;
     dsc_kernels_get()->bf16_load(dst, half_at(msg, first), n);
 }
 
-static void bf16_encode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
-                        size_t n, const float *x, float *decoded)
+static void bf16_encode(const struct dsc_msg *msg, size_t first, size_t n, const float *x,
+                        float *decoded)
 {
     dsc_kernels_get()->bf16_store(half_at(msg, first), x, n);
     if (decoded != NULL)
-        bf16_decode(codec, msg, first, n, decoded);
-    if (first + n == msg->n)
-        dsc_codec_pad(msg->bytes, msg->n * sizeof(uint16_t));
+        bf16_decode(msg, first, n, decoded);
 }
 
-const struct dsc_codec_ops dsc_codec_none = {
-    .family = "none",
-    .message_bytes = wide_bytes,
-    .encode = fp32_encode,
-    .encode_feedback = dsc_codec_default_encode_feedback,
-    .decode = fp32_decode,
-    .decode_add = dsc_codec_default_decode_add,
-};
+/* ---- the tables ---- */
 
-const struct dsc_codec_ops dsc_codec_fp32 = {
-    .family = "fp32",
-    .message_bytes = wide_bytes,
-    .encode = fp32_encode,
-    .encode_feedback = dsc_codec_default_encode_feedback,
-    .decode = fp32_decode,
-    .decode_add = dsc_codec_default_decode_add,
-};
+static void pad_message(const struct dsc_msg *msg, size_t end, size_t elem_bytes)
+{
+    if (end == msg->n)
+        dsc_codec_pad(msg->bytes, msg->n * elem_bytes);
+}
 
-const struct dsc_codec_ops dsc_codec_fp16 = {
-    .family = "fp16",
-    .message_bytes = half_bytes,
-    .encode = fp16_encode,
-    .encode_feedback = dsc_codec_default_encode_feedback,
-    .decode = fp16_decode,
-    .decode_add = dsc_codec_default_decode_add,
-};
+/* The functions of a wire type, from those above and the primitives with its prefix. */
+#define CAST_TYPE(type, at, elem_bytes)                                                          \
+    static size_t type##_message_bytes(const struct dsc_codec *codec, size_t n)                  \
+    {                                                                                            \
+        (void)codec;                                                                             \
+        return dsc_round_up(n * (elem_bytes), 16);                                               \
+    }                                                                                            \
+    static void type##_encode_span(const struct dsc_codec *codec, const struct dsc_msg *msg,     \
+                                   size_t first, size_t n, const float *x, float *decoded)       \
+    {                                                                                            \
+        (void)codec;                                                                             \
+        type##_encode(msg, first, n, x, decoded);                                                \
+        pad_message(msg, first + n, elem_bytes);                                                 \
+    }                                                                                            \
+    static void type##_encode_feedback(const struct dsc_codec *codec, const struct dsc_msg *msg, \
+                                       size_t first, size_t n, const float *v, const float *r,   \
+                                       float beta, float *r_out, unsigned flags)                 \
+    {                                                                                            \
+        (void)codec;                                                                             \
+        dsc_kernels_get()->type##_encode_feedback(at(msg, first), r_out, v, r, beta, flags,      \
+                                                  msg->exponent, n);                             \
+        pad_message(msg, first + n, elem_bytes);                                                 \
+    }                                                                                            \
+    static void type##_decode_span(const struct dsc_codec *codec, const struct dsc_msg *msg,     \
+                                   size_t first, size_t n, float *dst)                           \
+    {                                                                                            \
+        (void)codec;                                                                             \
+        type##_decode(msg, first, n, dst);                                                       \
+    }                                                                                            \
+    static void type##_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg,      \
+                                  size_t first, size_t n, float *acc)                            \
+    {                                                                                            \
+        (void)codec;                                                                             \
+        dsc_kernels_get()->type##_decode_add(acc, at(msg, first), msg->exponent, n);             \
+    }
 
-const struct dsc_codec_ops dsc_codec_bf16 = {
-    .family = "bf16",
-    .message_bytes = half_bytes,
-    .encode = bf16_encode,
-    .encode_feedback = dsc_codec_default_encode_feedback,
-    .decode = bf16_decode,
-    .decode_add = dsc_codec_default_decode_add,
-};
+CAST_TYPE(f32, wide_at, WIDE_BYTES)
+CAST_TYPE(f16, half_at, HALF_BYTES)
+CAST_TYPE(bf16, half_at, HALF_BYTES)
+
+#define CAST_FAMILY(name, type)                     \
+    const struct dsc_codec_ops dsc_codec_##name = { \
+        .family = #name,                            \
+        .message_bytes = type##_message_bytes,      \
+        .encode = type##_encode_span,               \
+        .encode_feedback = type##_encode_feedback,  \
+        .decode = type##_decode_span,               \
+        .decode_add = type##_decode_add,            \
+    };
+
+CAST_FAMILY(none, f32)
+CAST_FAMILY(fp32, f32)
+CAST_FAMILY(fp16, f16)
+CAST_FAMILY(bf16, bf16)

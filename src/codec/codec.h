@@ -4,15 +4,18 @@
  * function of codec and element count. All functions here work on a *span* of a message's elements,
  * so that callers can walk a chunk in tiles that stay in the first cache levels.
  *
- * docs/wire_format.md is normative; kernels_c.c is its arithmetic.
+ * docs/wire_format.md is normative; elements_c.c and blocks_c.c are its arithmetic.
  */
 #ifndef DSC_CODEC_H
 #define DSC_CODEC_H
 
-#include "core/core.h"
+#include "codec/kernels.h"
 
 /* Elements of a working tile: 8 KiB of float32, so that five tiles fit in a 48 KiB L1. */
 #define DSC_TILE_ELEMS 2048
+
+/* Vectors of at least so many bytes are gone from the caches before they are read again. */
+#define DSC_STREAM_BYTES ((size_t)16 << 20)
 
 /* One message and what both ends know about it without asking. */
 struct dsc_msg {
@@ -37,12 +40,13 @@ struct dsc_codec_ops {
 
     /*
      * A sender's step in one pass: x = v + beta*r, message = encode(x), r_out = x - D.
-     * r_out == r is allowed (one vector). r_keep: 1 leaves r_out as r was wherever D is not finite
-     * (for one vector, where the restore after decode has nothing to restore from).
+     * r_out == r is allowed (one vector). flags: DSC_KEEP_OLD leaves r_out as r was wherever D is
+     * not finite (for one vector, where the restore after decode has nothing to restore from);
+     * DSC_STREAM says that r_out is not read again soon.
      */
     void (*encode_feedback)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                             size_t n, const float *v, const float *r, float beta, float *r_out,
-                            int r_keep);
+                            unsigned flags);
 
     /* message -> dst, NaN canonical; or acc += D, in one IEEE addition per element. */
     void (*decode)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first, size_t n,
@@ -53,17 +57,7 @@ struct dsc_codec_ops {
 
 /* One const instance per family; codec_registry.c lists the codecs made of them. */
 extern const struct dsc_codec_ops dsc_codec_none, dsc_codec_fp32, dsc_codec_fp16, dsc_codec_bf16,
-    dsc_codec_int8;
-
-/*
- * For formats without fused kernels: the two slots above, made of encode and decode, tile by tile.
- * tile_align must divide 256.
- */
-void dsc_codec_default_encode_feedback(const struct dsc_codec *codec, const struct dsc_msg *msg,
-                                       size_t first, size_t n, const float *v, const float *r,
-                                       float beta, float *r_out, int r_keep);
-void dsc_codec_default_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg,
-                                  size_t first, size_t n, float *acc);
+    dsc_codec_int8, dsc_codec_int4, dsc_codec_fp8_e4m3, dsc_codec_fp8_e5m2;
 
 /*
  * Writes the zeros between a part's end at used_bytes and the next multiple of 16. Parts of a

@@ -16,24 +16,31 @@
         .ops = &dsc_codec_##name, .spec = #name, .block = 1, .is_none = (none), \
         .lossless = (exact), .tile_align = 1, .e0 = (error)                     \
     }
-#define INT8_ROW(text, elems)                                                            \
-    {                                                                                    \
-        .ops = &dsc_codec_int8, .spec = (text), .block = (elems), .tile_align = (elems), \
-        .e0 = 0.0075                                                                     \
+#define BLOCK_ROW(name, text, elems, error)                                                \
+    {                                                                                      \
+        .ops = &dsc_codec_##name, .spec = (text), .block = (elems), .tile_align = (elems), \
+        .e0 = (error)                                                                      \
     }
 
-enum { CODEC_NONE, CODEC_FP32, CODEC_FP16, CODEC_BF16, CODEC_INT8 };
+enum { CODEC_NONE, CODEC_FP32, CODEC_FP16, CODEC_BF16, CODEC_INT8, CODEC_INT4, CODEC_FP8 };
 
 static const struct dsc_codec codecs[] = {
     [CODEC_NONE] = CAST_ROW(none, true, true, 0.0),
     [CODEC_FP32] = CAST_ROW(fp32, false, true, 0.0),
     [CODEC_FP16] = CAST_ROW(fp16, false, false, 3e-4),
     [CODEC_BF16] = CAST_ROW(bf16, false, false, 2e-3),
-    [CODEC_INT8] = INT8_ROW("int8", 256),
-    INT8_ROW("int8:block=128", 128),
-    INT8_ROW("int8:block=64", 64),
-    INT8_ROW("int8:block=32", 32),
-    INT8_ROW("int8:block=16", 16),
+    [CODEC_INT8] = BLOCK_ROW(int8, "int8", 256, 0.0075),
+    [CODEC_INT4] = BLOCK_ROW(int4, "int4", 64, 0.11),
+    [CODEC_FP8] = BLOCK_ROW(fp8_e4m3, "fp8", 256, 0.026),
+    BLOCK_ROW(int8, "int8:block=128", 128, 0.0075),
+    BLOCK_ROW(int8, "int8:block=64", 64, 0.0075),
+    BLOCK_ROW(int8, "int8:block=32", 32, 0.0075),
+    BLOCK_ROW(int8, "int8:block=16", 16, 0.0075),
+    BLOCK_ROW(int4, "int4:block=256", 256, 0.13),
+    BLOCK_ROW(int4, "int4:block=128", 128, 0.118),
+    BLOCK_ROW(int4, "int4:block=32", 32, 0.097),
+    BLOCK_ROW(int4, "int4:block=16", 16, 0.086),
+    BLOCK_ROW(fp8_e5m2, "fp8:e5m2", 256, 0.052),
 };
 
 /* Texts that are understood but not canonical. */
@@ -42,15 +49,36 @@ static const struct {
     const struct dsc_codec *codec;
 } aliases[] = {
     { "int8:block=256", &codecs[CODEC_INT8] },
+    { "int4:block=64", &codecs[CODEC_INT4] },
+    { "fp8:e4m3", &codecs[CODEC_FP8] },
 };
 
 /* New ones go to the end: files of tests/fuzz/corpus hold indices. */
 static const char *const test_specs[] = {
-    "none",          "fp32",          "fp16",           "bf16",          "int8",
-    "int8:block=16", "int8:block=64", "int8:block=128", "int8:block=32",
+    "none",           "fp32",           "fp16",          "bf16",
+    "int8",           "int8:block=16",  "int8:block=64", "int8:block=128",
+    "int8:block=32",  "int4",           "int4:block=16", "int4:block=32",
+    "int4:block=128", "int4:block=256", "fp8",           "fp8:e5m2",
 };
 
-#define ALLOWED "none fp32 fp16 bf16 int8 int8:block=N, N one of 16 32 64 128 256"
+/* What an error says: X(family, its options in short, and in words; NULL: it has none). */
+#define BLOCK_SIZES "N one of 16 32 64 128 256"
+#define FAMILIES(X)                                  \
+    X("none", "", NULL)                              \
+    X("fp32", "", NULL)                              \
+    X("fp16", "", NULL)                              \
+    X("bf16", "", NULL)                              \
+    X("int8", "[:block=N]", "block=N, " BLOCK_SIZES) \
+    X("int4", "[:block=N]", "block=N, " BLOCK_SIZES) \
+    X("fp8", "[:e5m2]", "e4m3, the default, or e5m2")
+
+#define FAMILY_TEXT(name, form, options) name form " "
+#define ALLOWED FAMILIES(FAMILY_TEXT) "with " BLOCK_SIZES
+
+#define FAMILY_ROW(name, form, options) { name, options },
+static const struct {
+    const char *name, *options;
+} families[] = { FAMILIES(FAMILY_ROW) };
 
 static const struct dsc_codec *find(const char *spec)
 {
@@ -83,18 +111,16 @@ static void quote(char *dst, size_t dst_bytes, const char *text)
 
 static dscomm_status_t fail_unknown(const char *spec)
 {
+    const size_t name_len = strcspn(spec, ":,");
     char shown[80];
 
     quote(shown, sizeof(shown), spec);
-    if (strncmp(spec, "int8:", 5) == 0)
-        return dsc_fail(DSCOMM_ERR_INVALID,
-                        "codec %s: int8 takes block=N, N one of 16 32 64 128 256", shown);
-    for (size_t i = 0; i < CODEC_INT8; i++) {
-        const size_t len = strlen(codecs[i].spec);
+    for (size_t i = 0; spec[name_len] != '\0' && i < DSC_ARRAY_LEN(families); i++) {
+        const char *const name = families[i].name;
 
-        if (strncmp(spec, codecs[i].spec, len) == 0 && (spec[len] == ':' || spec[len] == ','))
-            return dsc_fail(DSCOMM_ERR_INVALID, "codec %s: %s takes no options", shown,
-                            codecs[i].spec);
+        if (strlen(name) == name_len && strncmp(spec, name, name_len) == 0)
+            return dsc_fail(DSCOMM_ERR_INVALID, "codec %s: %s takes %s", shown, name,
+                            families[i].options != NULL ? families[i].options : "no options");
     }
     return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is not known; allowed: " ALLOWED, shown);
 }
@@ -195,6 +221,11 @@ dscomm_status_t dscomm_decode(const dscomm_codec_t *codec, float *dst, size_t n,
         dsc_fp_leave(saved);
     }
     return DSCOMM_OK;
+}
+
+void dsc_codec_pad(uint8_t *part, size_t used_bytes)
+{
+    memset(part + used_bytes, 0, dsc_round_up(used_bytes, 16) - used_bytes);
 }
 
 const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The arithmetic primitives that codecs and executors are made of. The scalar functions in
- * kernels_c.c are the specification; every other level gives the same bits. Pointers have only
+ * *_c.c are the specification; every other level gives the same bits. Pointers have only
  * their element's alignment unless said; n is any number; arrays do not overlap unless said.
  *
  * Callers run in the default floating point mode (dsc_fp_enter). A NaN that comes out of arithmetic
@@ -37,48 +37,84 @@ typedef void dsc_residual_fn(float *r, const float *x, const float *o, float a, 
 /* number of elements for which a*o is not finite */
 typedef size_t dsc_count_nonfinite_fn(const float *o, float a, size_t n);
 
+/* ---- flags of the encode_feedback primitives ---- */
+#define DSC_KEEP_OLD 1u /* where D is not finite, r_out = r */
+#define DSC_STREAM 2u   /* r_out is not read soon: it may be written past the caches */
+
 /*
- * ---- int8 blocks: q[n] codes, scale[ceil(n/block)], block 16 to 256 ----
- * amax < 2^-100: scale 0, codes 0. amax not finite: scale 0x7fc00000, codes 0 (poison).
- * else scale = amax/127, inv = 127/amax, q = clamp(rint(x*inv), -127, 127), D = q*scale.
+ * ---- casts: one value per element ----
+ * y = x * 2^-exponent, rounded to the wire type (Inf as it is, NaN canonical); D = value *
+ * 2^exponent. f16 has an exponent, 0 to 32; the others ignore it.
+ */
+/* x = v + beta*r; q = wire value; r_out = x - D (may be r). */
+typedef void dsc_cast_encode_feedback_fn(void *q, float *r_out, const float *v, const float *r,
+                                         float beta, unsigned flags, int exponent, size_t n);
+/* acc += D */
+typedef void dsc_cast_decode_add_fn(float *acc, const void *q, int exponent, size_t n);
+
+/*
+ * ---- blocks: codes q[n] and one scale per block, block 16, 32, 64, 128 or 256 ----
+ *
+ *          code            scale                           inv
+ *   int8   int8            float32   amax / 127            127 / amax
+ *   int4   two in a byte   bfloat16  amax / 7, rounded up  1 / scale
+ *   e4m3   uint8           float32   amax / 448            448 / amax
+ *   e5m2   uint8           float32   amax / 57344          57344 / amax
+ *
+ * amax < 2^-100: scale 0, codes 0. amax not finite: scale NaN (0x7fc00000, 0x7fc0), codes 0:
+ * poison. Else code = x*inv rounded to the nearest code, ties to even; D = value of the code *
+ * scale. int4 has element 2i in the low half of a byte; the unused half of the last byte is 0. e4m3
+ * and e5m2 keep the sign of what rounds to zero.
+ *
+ * Decoders take any bytes: a scale with all exponent bits set decodes to 0x7fc00000 for its block,
+ * the codes -128, -8 and e5m2's Inf are numbers like others, NaN codes and 0 * Inf give 0x7fc00000.
  */
 /* d (NULL allowed, may be x) gets D; poison blocks get 0x7fc00000. */
-typedef void dsc_int8_encode_fn(int8_t *q, float *scale, float *d, const float *x, size_t n,
-                                uint32_t block);
-/*
- * x = v + beta*r; r_out = x - D (may be r). keep: where D is not finite, r_out = r; without it,
- * poison blocks get 0x7fc00000.
- */
-typedef void dsc_int8_encode_feedback_fn(int8_t *q, float *scale, float *r_out, const float *v,
-                                         const float *r, float beta, int keep, size_t n,
-                                         uint32_t block);
-/* A scale with all exponent bits set decodes to 0x7fc00000 for the block. */
-typedef void dsc_int8_decode_fn(float *dst, const int8_t *q, const float *scale, size_t n,
-                                uint32_t block);
+typedef void dsc_block_encode_fn(void *q, void *scale, float *d, const float *x, size_t n,
+                                 uint32_t block);
+/* x = v + beta*r; r_out = x - D (may be r); without DSC_KEEP_OLD, 0x7fc00000 in poison blocks. */
+typedef void dsc_block_encode_feedback_fn(void *q, void *scale, float *r_out, const float *v,
+                                          const float *r, float beta, unsigned flags, size_t n,
+                                          uint32_t block);
+typedef void dsc_block_decode_fn(float *dst, const void *q, const void *scale, size_t n,
+                                 uint32_t block);
 /* acc += D */
-typedef void dsc_int8_decode_add_fn(float *acc, const int8_t *q, const float *scale, size_t n,
-                                    uint32_t block);
+typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scale, size_t n,
+                                     uint32_t block);
 
 /* clang-format off */
+#define DSC_BLOCK_KERNELS(X, format)                              \
+    X(format##_encode,          dsc_block_encode_fn)              \
+    X(format##_encode_feedback, dsc_block_encode_feedback_fn)     \
+    X(format##_decode,          dsc_block_decode_fn)              \
+    X(format##_decode_add,      dsc_block_decode_add_fn)
+
+#define DSC_CAST_KERNELS(X, type)                                 \
+    X(type##_encode_feedback,   dsc_cast_encode_feedback_fn)      \
+    X(type##_decode_add,        dsc_cast_decode_add_fn)
+
 /* X(member, type): one row per primitive; struct, checks and level tables are made from it. */
-#define DSC_KERNELS_MAP(X)                                 \
-    X(f16_load,             dsc_f16_load_fn)               \
-    X(f16_store,            dsc_f16_store_fn)              \
-    X(bf16_load,            dsc_bf16_load_fn)              \
-    X(bf16_store,           dsc_bf16_store_fn)             \
-    X(f32_store,            dsc_f32_store_fn)              \
-    X(axpy,                 dsc_axpy_fn)                   \
-    X(add,                  dsc_add_fn)                    \
-    X(max,                  dsc_max_fn)                    \
-    X(min,                  dsc_max_fn)                    \
-    X(mul,                  dsc_mul_fn)                    \
-    X(div,                  dsc_div_fn)                    \
-    X(residual,             dsc_residual_fn)               \
-    X(count_nonfinite,      dsc_count_nonfinite_fn)        \
-    X(int8_encode,          dsc_int8_encode_fn)            \
-    X(int8_encode_feedback, dsc_int8_encode_feedback_fn)   \
-    X(int8_decode,          dsc_int8_decode_fn)            \
-    X(int8_decode_add,      dsc_int8_decode_add_fn)
+#define DSC_KERNELS_MAP(X)                                        \
+    X(f16_load,                 dsc_f16_load_fn)                  \
+    X(f16_store,                dsc_f16_store_fn)                 \
+    X(bf16_load,                dsc_bf16_load_fn)                 \
+    X(bf16_store,               dsc_bf16_store_fn)                \
+    X(f32_store,                dsc_f32_store_fn)                 \
+    X(axpy,                     dsc_axpy_fn)                      \
+    X(add,                      dsc_add_fn)                       \
+    X(max,                      dsc_max_fn)                       \
+    X(min,                      dsc_max_fn)                       \
+    X(mul,                      dsc_mul_fn)                       \
+    X(div,                      dsc_div_fn)                       \
+    X(residual,                 dsc_residual_fn)                  \
+    X(count_nonfinite,          dsc_count_nonfinite_fn)           \
+    DSC_CAST_KERNELS(X, f32)                                      \
+    DSC_CAST_KERNELS(X, f16)                                      \
+    DSC_CAST_KERNELS(X, bf16)                                     \
+    DSC_BLOCK_KERNELS(X, int8)                                    \
+    DSC_BLOCK_KERNELS(X, int4)                                    \
+    DSC_BLOCK_KERNELS(X, e4m3)                                    \
+    DSC_BLOCK_KERNELS(X, e5m2)
 /* clang-format on */
 
 struct dsc_kernels {
@@ -88,7 +124,7 @@ struct dsc_kernels {
 };
 
 /* Declares dsc_<name>_c and so on with the exact type, so a drifting signature does not compile. */
-#define DSC_KERNELS_DECLARE(name, type) type dsc_##name##_c, dsc_##name##_avx2;
+#define DSC_KERNELS_DECLARE(name, type) type dsc_##name##_c, dsc_##name##_avx2, dsc_##name##_avx512;
 DSC_KERNELS_MAP(DSC_KERNELS_DECLARE)
 #undef DSC_KERNELS_DECLARE
 

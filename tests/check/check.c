@@ -18,6 +18,7 @@ static const struct {
 } levels[] = {
     { "c", 0 },
     { "avx2", DSC_CPU_AVX2 },
+    { "avx512", DSC_CPU_AVX2 | DSC_CPU_AVX512 },
 };
 
 struct options {
@@ -28,7 +29,7 @@ struct options {
 };
 
 struct tally {
-    int passed, failed, skipped;
+    int passed, failed, skipped, inherited;
 };
 
 static void *slot_of(const struct dsc_kernels *k, const struct check_row *row)
@@ -44,6 +45,17 @@ static bool is_wanted(const struct options *opt, const char *name)
     return opt->test == NULL || strstr(name, opt->test) != NULL;
 }
 
+/* Whether the level has nothing of its own here: the spelling of a lower level, checked there. */
+static bool is_inherited(const struct check_row *row, size_t level, const struct dsc_kernels *got)
+{
+    struct dsc_kernels below;
+
+    if (level == 0)
+        return false;
+    dsc_kernels_init(&below, levels[level - 1].cpu);
+    return slot_of(&below, row) == slot_of(got, row);
+}
+
 static void check_row_at(const struct check_row *row, size_t level, const struct options *opt,
                          struct tally *tally)
 {
@@ -52,11 +64,12 @@ static void check_row_at(const struct check_row *row, size_t level, const struct
 
     dsc_kernels_init(&ref, 0);
     dsc_kernels_init(&got, levels[level].cpu);
-    if (level > 0 && slot_of(&ref, row) == slot_of(&got, row))
-        return; /* inherits the reference, which level c has checked */
-
+    if (is_inherited(row, level, &got)) {
+        tally->inherited++;
+        return;
+    }
     if (opt->is_bench) {
-        (void)printf("%-22s %-5s %7.1f GB/s\n", row->name, levels[level].name,
+        (void)printf("%-22s %-6s %7.1f GB/s\n", row->name, levels[level].name,
                      check_bench(row, &got, 256));
         return;
     }
@@ -69,10 +82,20 @@ static void check_row_at(const struct check_row *row, size_t level, const struct
                   (unsigned long long)opt->seed, diff.text);
 }
 
+static const char *why_missing(uint32_t missing)
+{
+    const struct dsc_env *env;
+
+    if (dsc_env_get(&env) >= 0 && (missing & (uint32_t)env->cpu_mask) != missing)
+        return "masked by DSCOMM_CPU_MASK";
+    return "not in this CPU";
+}
+
 static void check_level(size_t level, const struct options *opt, struct tally *tally)
 {
     const uint32_t missing = levels[level].cpu & ~dsc_cpu_features();
 
+    tally->inherited = 0;
     for (size_t i = 0; i < check_n_rows; i++) {
         if (!is_wanted(opt, check_rows[i].name))
             continue;
@@ -84,8 +107,10 @@ static void check_level(size_t level, const struct options *opt, struct tally *t
             check_row_at(&check_rows[i], level, opt, tally);
     }
     if (missing != 0 && !opt->is_list)
-        (void)printf("skipped level %s: not in this CPU, or masked by DSCOMM_CPU_MASK\n",
-                     levels[level].name);
+        (void)printf("skipped level %s: %s\n", levels[level].name, why_missing(missing));
+    if (tally->inherited > 0)
+        (void)printf("level %s: %d rows run a lower level's code\n", levels[level].name,
+                     tally->inherited);
 }
 
 static void run_tests(const struct check_test *tests, size_t n, const struct options *opt,
@@ -113,7 +138,8 @@ static void run_tests(const struct check_test *tests, size_t n, const struct opt
 static int usage(const char *name)
 {
     (void)fprintf(stderr,
-                  "usage: %s [--test=PART] [--level=c|avx2] [--seed=N] [--bench] [--list]\n", name);
+                  "usage: %s [--test=PART] [--level=c|avx2|avx512] [--seed=N] [--bench] [--list]\n",
+                  name);
     return 2;
 }
 
@@ -152,7 +178,7 @@ static bool parse_options(int argc, char **argv, struct options *opt)
 int main(int argc, char **argv)
 {
     struct options opt = { .seed = SEED_DEFAULT };
-    struct tally tally = { 0, 0, 0 };
+    struct tally tally = { 0, 0, 0, 0 };
 
     if (!parse_options(argc, argv, &opt))
         return usage(argv[0]);
@@ -170,7 +196,7 @@ int main(int argc, char **argv)
     dsc_fp_leave(saved);
     if (opt.is_list || opt.is_bench)
         return 0;
-    if (tally.passed + tally.failed + tally.skipped == 0) {
+    if (tally.passed + tally.failed + tally.skipped + tally.inherited == 0) {
         (void)fprintf(stderr, "no test has \"%s\" in its name\n", opt.test);
         return 2;
     }

@@ -18,8 +18,10 @@ enum check_type {
     CHECK_F32,     /* compared bit for bit */
     CHECK_F32_SUM, /* result of arithmetic: any NaN equals any other, all else bit for bit */
     CHECK_U16,
-    CHECK_I8,
-    CHECK_SCALE, /* one float per block */
+    CHECK_CODE,    /* a byte per element */
+    CHECK_CODE4,   /* half a byte; the unused half of the last byte is compared as well */
+    CHECK_SCALE,   /* one float per block */
+    CHECK_SCALE16, /* one bfloat16 per block */
 };
 
 struct check_operand {
@@ -33,7 +35,8 @@ struct check_call {
     size_t n;
     uint32_t block;
     float scalar;
-    int keep;
+    unsigned flags;
+    int exponent;
     size_t result; /* of primitives that return one */
 };
 
@@ -44,7 +47,7 @@ struct check_row {
     struct check_operand operands[CHECK_OPERANDS_MAX];
     const float *scalars; /* NULL: takes none */
     size_t n_scalars;
-    bool has_block, has_keep;
+    bool has_block, has_flags, has_exponent;
 };
 
 /* check_rows.c: a row for every primitive. */
@@ -54,9 +57,29 @@ extern const size_t check_n_rows;
 /* check_inputs.c */
 extern const size_t check_n_styles;
 const char *check_style_name(size_t style);
-/* [n] elements of one style; the same seed gives the same elements. */
-void check_fill(void *dst, enum check_type type, size_t n, size_t style, uint64_t seed);
+/* Bytes of an operand with n elements, in blocks of `block`; bytes of one item of its memory. */
+size_t check_operand_bytes(enum check_type type, size_t n, uint32_t block);
+size_t check_item_bytes(enum check_type type);
+/* [bytes] of one style; the same seed gives the same bytes. */
+void check_fill(void *dst, enum check_type type, size_t bytes, size_t style, uint64_t seed);
 uint64_t check_random(uint64_t *state);
+
+/* check_ties.c: values half way between two codes of a format, and their neighbours. */
+uint32_t check_int8_tie(uint32_t h, size_t i);
+uint32_t check_int4_tie(uint32_t h, size_t i);
+uint32_t check_e4m3_tie(uint32_t h, size_t i);
+uint32_t check_e5m2_tie(uint32_t h, size_t i);
+
+/* check_arena.c: memory between inaccessible pages, with canaries around what is placed in it. */
+enum check_placement { CHECK_AT_FRONT, CHECK_SHIFTED, CHECK_AT_BACK, CHECK_N_PLACEMENTS };
+uint8_t *check_arena_make(void); /* exits when there is no memory; lives as long as the process */
+/* Where [bytes] of items come to lie; writes the canaries. */
+uint8_t *check_arena_place(uint8_t *arena, enum check_placement place, size_t bytes,
+                           size_t item_bytes);
+bool check_arena_holds(const uint8_t *arena, const uint8_t *data, size_t bytes);
+/* Runs a call; false when it touched an inaccessible page. */
+bool check_run_guarded(const struct check_row *row, const struct dsc_kernels *k,
+                       struct check_call *call);
 
 /* check_compare.c: runs one row on all inputs; false at the first difference, with its text. */
 struct check_difference {

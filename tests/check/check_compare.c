@@ -1,37 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one comparison behind all rows. Each operand has an arena between two inaccessible pages:
- *
- *     | no access | canary |  elements  | canary | no access |
- *
- * Elements start at the front edge, one element after the canary (misaligned), or end at the back
- * edge, so that an access one element too far is a fault or a changed canary byte.
+ * The one comparison behind all rows: sizes, inputs, parameters, placements, shared operands.
  */
 #include "check/check.h"
 
-#include <setjmp.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#define PAGE ((size_t)4096)
-#define CANARY_BYTES ((size_t)64)
-#define ARENA_BYTES (CHECK_ELEMS_MAX * sizeof(float) + 2 * PAGE)
-#define CANARY 0xa5
-
+/* clang-format off */
 static const size_t sizes[] = {
-    0,   1,   2,   3,    7,    8,    9,
-    15,  16,  17,  31,   32,   33,   47,
-    63,  64,  65,  97,   127,  128,  129,
-    191, 255, 256, 257,  263,  511,  512,
-    513, 521, 769, 1021, 2048, 2053, CHECK_ELEMS_MAX,
+    0,   1,   2,   3,   7,   8,   9,   15,  16,  17,   31,   32,   33,   47,   63,   64,   65,   97,
+    127, 128, 129, 191, 255, 256, 257, 263, 511, 512,  513,  521,  769,  1021, 2048, 2053, 3072, 3105,
+    6672, CHECK_ELEMS_MAX,
 };
+/* clang-format on */
+#define ELEMS_LONG 1000 /* from here on it is about tiles: each style meets one kind of others */
 static const uint32_t blocks[] = { 16, 32, 64, 128, 256 };
+static const unsigned flags[] = { 0, DSC_KEEP_OLD, DSC_STREAM, DSC_KEEP_OLD | DSC_STREAM };
+static const int exponents[] = { 0, 1, 6, 17 };
 
-enum placement { PLACE_FRONT, PLACE_SHIFTED, PLACE_BACK, N_PLACEMENTS };
 static const char *const placement_names[] = { "at front edge", "off by one", "at back edge" };
+
+/*
+ * What the inputs after the first one hold. Two huge values would hide each other in an infinite
+ * sum, so they are ordinary in turn; and zero, so that the sum of a tie and the other is the tie.
+ */
+enum others { OTHERS_SAME, OTHERS_ORDINARY, OTHERS_ZERO, N_OTHERS };
+static const char *const others_names[] = { "alike", "ordinary", "zero" };
 
 /* Memory of one operand: what the reference writes, and what the candidate does. */
 struct side {
@@ -46,46 +41,25 @@ struct scene {
     const struct check_row *row;
     struct check_call call;
     size_t style;
-    enum placement placement;
+    enum others others;
+    enum check_placement placement;
     int shared_out, shared_in; /* operand that is another one; -1: none */
 };
-
-static uint8_t *make_arena(void)
-{
-    uint8_t *const base =
-        mmap(NULL, ARENA_BYTES + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (base == MAP_FAILED || mprotect(base + PAGE, ARENA_BYTES, PROT_READ | PROT_WRITE) != 0) {
-        perror("check: mmap");
-        exit(2);
-    }
-    return base + PAGE;
-}
 
 static void make_arenas(void)
 {
     if (inputs[0] != NULL)
         return;
     for (int i = 0; i < CHECK_OPERANDS_MAX; i++) {
-        inputs[i] = make_arena();
-        ref_side.arena[i] = make_arena();
-        got_side.arena[i] = make_arena();
+        inputs[i] = check_arena_make();
+        ref_side.arena[i] = check_arena_make();
+        got_side.arena[i] = check_arena_make();
     }
-}
-
-static size_t elem_bytes(enum check_type type)
-{
-    return type == CHECK_I8 ? 1 : type == CHECK_U16 ? 2 : 4;
-}
-
-static size_t operand_elems(const struct check_call *call, enum check_type type)
-{
-    return type == CHECK_SCALE ? dsc_ceil_div(call->n, call->block) : call->n;
 }
 
 static size_t operand_bytes(const struct check_call *call, const struct check_operand *op)
 {
-    return operand_elems(call, op->type) * elem_bytes(op->type);
+    return check_operand_bytes(op->type, call->n, call->block);
 }
 
 static size_t n_operands(const struct check_row *row)
@@ -97,22 +71,15 @@ static size_t n_operands(const struct check_row *row)
     return n;
 }
 
-/* Lays out operand i of a side: canaries, then its input, or rubbish where it is only written. */
-static void lay_out(struct side *side, const struct scene *scene, size_t i, enum placement place)
+/* Lays out operand i of a side: its input, or rubbish where it is only written. */
+static void lay_out(struct side *side, const struct scene *scene, size_t i,
+                    enum check_placement place)
 {
     const struct check_operand *const op = &scene->row->operands[i];
     const size_t bytes = operand_bytes(&scene->call, op);
-    uint8_t *const arena = side->arena[i];
-    uint8_t *data = arena;
+    uint8_t *const data =
+        check_arena_place(side->arena[i], place, bytes, check_item_bytes(op->type));
 
-    if (place == PLACE_SHIFTED)
-        data = arena + CANARY_BYTES + elem_bytes(op->type);
-    else if (place == PLACE_BACK)
-        data = arena + ARENA_BYTES - bytes;
-    if (data > arena)
-        memset(data - CANARY_BYTES, CANARY, CANARY_BYTES);
-    if (data + bytes < arena + ARENA_BYTES)
-        memset(data + bytes, CANARY, CANARY_BYTES);
     if (op->role == CHECK_OUT)
         memset(data, 0x5a, bytes);
     else
@@ -120,35 +87,16 @@ static void lay_out(struct side *side, const struct scene *scene, size_t i, enum
     side->data[i] = data;
 }
 
-static bool is_canary(const uint8_t *bytes)
-{
-    for (size_t i = 0; i < CANARY_BYTES; i++) {
-        if (bytes[i] != CANARY)
-            return false;
-    }
-    return true;
-}
-
-static bool canaries_hold(const struct side *side, const struct scene *scene, size_t i)
-{
-    const size_t bytes = operand_bytes(&scene->call, &scene->row->operands[i]);
-    const uint8_t *const data = side->data[i];
-
-    if (data > side->arena[i] && !is_canary(data - CANARY_BYTES))
-        return false;
-    return data + bytes >= side->arena[i] + ARENA_BYTES || is_canary(data + bytes);
-}
-
 static bool is_nan_bits(uint32_t u)
 {
     return (u & 0x7fffffffu) > 0x7f800000u;
 }
 
-/* Index of the first element that differs, or n. */
+/* Index of the first of n items that differs, or n. */
 static size_t first_difference(const uint8_t *ref, const uint8_t *got, enum check_type type,
                                size_t n)
 {
-    const size_t bytes = elem_bytes(type);
+    const size_t bytes = check_item_bytes(type);
 
     if (n == 0 || memcmp(ref, got, n * bytes) == 0)
         return n;
@@ -165,18 +113,21 @@ static size_t first_difference(const uint8_t *ref, const uint8_t *got, enum chec
 
 static void describe(const struct scene *scene, struct check_difference *diff, const char *what)
 {
+    const struct check_call *const call = &scene->call;
+
     (void)snprintf(diff->text, sizeof(diff->text),
-                   "n %zu block %u scalar %g keep %d, input %s, %s, operand %d is %d: %s",
-                   scene->call.n, scene->call.block, (double)scene->call.scalar, scene->call.keep,
-                   check_style_name(scene->style), placement_names[scene->placement],
-                   scene->shared_out, scene->shared_in, what);
+                   "n %zu block %u scalar %g flags %u exponent %d, input %s, others %s, %s, "
+                   "operand %d is %d: %s",
+                   call->n, call->block, (double)call->scalar, call->flags, call->exponent,
+                   check_style_name(scene->style), others_names[scene->others],
+                   placement_names[scene->placement], scene->shared_out, scene->shared_in, what);
 }
 
 static bool same_operand(const struct scene *scene, size_t i, struct check_difference *diff)
 {
     const struct check_operand *const op = &scene->row->operands[i];
-    const size_t n = operand_elems(&scene->call, op->type);
-    const size_t bytes = elem_bytes(op->type);
+    const size_t bytes = check_item_bytes(op->type);
+    const size_t n = operand_bytes(&scene->call, op) / bytes;
     const bool is_input = op->role == CHECK_IN;
     const uint8_t *const want = is_input ? inputs[i] : ref_side.data[i];
     const uint8_t *const got = scene->call.arg[i];
@@ -194,38 +145,12 @@ static bool same_operand(const struct scene *scene, size_t i, struct check_diffe
     return false;
 }
 
-static sigjmp_buf fault_jump;
-
-static void on_fault(int sig)
-{
-    siglongjmp(fault_jump, sig);
-}
-
-/* Runs the candidate; false when it touched an inaccessible page. */
-static bool run_guarded(const struct check_row *row, const struct dsc_kernels *k,
-                        struct check_call *call)
-{
-    const struct sigaction act = { .sa_handler = on_fault };
-    struct sigaction old_segv, old_bus;
-    volatile bool is_faulty = true;
-
-    (void)sigaction(SIGSEGV, &act, &old_segv);
-    (void)sigaction(SIGBUS, &act, &old_bus);
-    if (sigsetjmp(fault_jump, 1) == 0) {
-        row->run(k, call);
-        is_faulty = false;
-    }
-    (void)sigaction(SIGSEGV, &old_segv, NULL);
-    (void)sigaction(SIGBUS, &old_bus, NULL);
-    return !is_faulty;
-}
-
 static void run_reference(struct scene *scene, const struct dsc_kernels *ref)
 {
     const size_t n = n_operands(scene->row);
 
     for (size_t i = 0; i < n; i++) {
-        lay_out(&ref_side, scene, i, PLACE_FRONT);
+        lay_out(&ref_side, scene, i, CHECK_AT_FRONT);
         scene->call.arg[i] = ref_side.data[i];
     }
     scene->row->run(ref, &scene->call);
@@ -244,14 +169,15 @@ static bool run_candidate(struct scene *scene, const struct dsc_kernels *got,
     if (scene->shared_out >= 0)
         scene->call.arg[scene->shared_out] = got_side.data[scene->shared_in];
 
-    if (!run_guarded(scene->row, got, &scene->call)) {
+    if (!check_run_guarded(scene->row, got, &scene->call)) {
         describe(scene, diff, "touched memory outside its operands");
         return false;
     }
     for (size_t i = 0; i < n; i++) {
         if ((int)i != scene->shared_in && !same_operand(scene, i, diff))
             return false;
-        if (!canaries_hold(&got_side, scene, i)) {
+        if (!check_arena_holds(got_side.arena[i], got_side.data[i],
+                               operand_bytes(&scene->call, &scene->row->operands[i]))) {
             describe(scene, diff, "wrote outside its operands");
             return false;
         }
@@ -269,8 +195,8 @@ static bool compare_variants(struct scene *scene, const struct dsc_kernels *got,
 {
     const size_t n = n_operands(scene->row);
 
-    for (int p = 0; p < N_PLACEMENTS; p++) {
-        scene->placement = (enum placement)p;
+    for (int p = 0; p < CHECK_N_PLACEMENTS; p++) {
+        scene->placement = (enum check_placement)p;
         scene->shared_out = scene->shared_in = -1;
         if (!run_candidate(scene, got, diff))
             return false;
@@ -286,24 +212,31 @@ static bool compare_variants(struct scene *scene, const struct dsc_kernels *got,
     return true;
 }
 
-static bool has_u16(const struct check_row *row)
+/* The largest size is there for "counting": all patterns of 16 bits. */
+static bool needs_largest(const struct check_row *row)
 {
-    return row->operands[0].type == CHECK_U16 || row->operands[1].type == CHECK_U16;
+    return !row->has_flags &&
+           (row->operands[0].type == CHECK_U16 || row->operands[1].type == CHECK_U16);
 }
 
-/* One size and style, all parameters. */
-static bool compare_inputs(struct scene *scene, const struct dsc_kernels *ref,
+/*
+ * One size and style, all parameters but the scalar: that one takes turns, from input to input and
+ * from parameter to parameter.
+ */
+static bool compare_inputs(struct scene *scene, size_t turn, const struct dsc_kernels *ref,
                            const struct dsc_kernels *got, struct check_difference *diff)
 {
     const struct check_row *const row = scene->row;
     const size_t n_blocks = row->has_block ? DSC_ARRAY_LEN(blocks) : 1;
-    const size_t n_scalars = row->scalars != NULL ? row->n_scalars : 1;
-    const size_t n_keeps = row->has_keep ? 2 : 1;
+    const size_t n_flags = row->has_flags ? DSC_ARRAY_LEN(flags) : 1;
+    const size_t n_exponents = row->has_exponent ? DSC_ARRAY_LEN(exponents) : 1;
 
-    for (size_t i = 0; i < n_blocks * n_scalars * n_keeps; i++) {
+    for (size_t i = 0; i < n_blocks * n_flags * n_exponents; i++) {
         scene->call.block = blocks[i % n_blocks];
-        scene->call.scalar = row->scalars != NULL ? row->scalars[i / n_blocks % n_scalars] : 1.0f;
-        scene->call.keep = (int)(i / n_blocks / n_scalars);
+        scene->call.flags = flags[i / n_blocks % n_flags];
+        scene->call.exponent = exponents[i / n_blocks / n_flags];
+        scene->call.scalar =
+            row->scalars != NULL ? row->scalars[(turn + i) % row->n_scalars] : 1.0f;
         scene->call.result = 0;
         run_reference(scene, ref);
         if (!compare_variants(scene, got, diff))
@@ -312,20 +245,20 @@ static bool compare_inputs(struct scene *scene, const struct dsc_kernels *ref,
     return true;
 }
 
-/*
- * Fills the operands. When `others_ordinary`, only the first input is of the scene's style: two
- * huge values, for example, would hide each other in an infinite sum.
- */
-static void fill_inputs(const struct scene *scene, bool others_ordinary, uint64_t seed)
+static void fill_inputs(const struct scene *scene, uint64_t seed)
 {
     bool is_first = true;
 
     for (size_t i = 0; i < n_operands(scene->row); i++) {
         const struct check_operand *const op = &scene->row->operands[i];
-        const size_t n = operand_elems(&scene->call, op->type);
-        const size_t style = others_ordinary && !is_first ? 0 : scene->style;
+        const size_t bytes = operand_bytes(&scene->call, op);
 
-        check_fill(inputs[i], op->type, n, style, seed + i);
+        if (is_first || scene->others == OTHERS_SAME)
+            check_fill(inputs[i], op->type, bytes, scene->style, seed + i);
+        else if (scene->others == OTHERS_ORDINARY)
+            check_fill(inputs[i], op->type, bytes, 0, seed + i);
+        else
+            memset(inputs[i], 0, bytes);
         is_first &= op->role == CHECK_OUT;
     }
 }
@@ -337,14 +270,17 @@ bool check_compare(const struct check_row *row, const struct dsc_kernels *ref,
     struct scene scene = { .row = row };
 
     make_arenas();
-    for (size_t s = 0; s < 2 * n_inputs; s++) {
+    for (size_t s = 0; s < N_OTHERS * n_inputs; s++) {
         scene.call.n = sizes[s % n_inputs / check_n_styles];
         scene.call.block = 16; /* the most scales that any block size has */
         scene.style = s % check_n_styles;
-        if (scene.call.n == CHECK_ELEMS_MAX && !has_u16(row))
+        scene.others = (enum others)(s / n_inputs);
+        if (scene.call.n == CHECK_ELEMS_MAX && !needs_largest(row))
             continue;
-        fill_inputs(&scene, s >= n_inputs, seed + 1000 * s);
-        if (!compare_inputs(&scene, ref, got, diff_out))
+        if (scene.call.n >= ELEMS_LONG && scene.others != scene.style % N_OTHERS)
+            continue;
+        fill_inputs(&scene, seed + 1000 * s);
+        if (!compare_inputs(&scene, s, ref, got, diff_out))
             return false;
     }
     return true;
@@ -358,8 +294,9 @@ double check_bench(const struct check_row *row, const struct dsc_kernels *k, uin
 
     make_arenas();
     for (size_t i = 0; i < n_operands(row); i++) {
-        check_fill(inputs[i], row->operands[i].type, N, 0, i);
-        lay_out(&got_side, &scene, i, PLACE_FRONT);
+        check_fill(inputs[i], row->operands[i].type, operand_bytes(&scene.call, &row->operands[i]),
+                   0, i);
+        lay_out(&got_side, &scene, i, CHECK_AT_FRONT);
         scene.call.arg[i] = got_side.data[i];
     }
     for (int round = 0; round < ROUNDS; round++) {

@@ -38,11 +38,12 @@ static uint32_t ordinary(uint32_t h, size_t i)
 static uint32_t special(uint32_t h, size_t i)
 {
     static const uint32_t table[] = {
-        0x00000000, 0x00000001, 0x007fffff, 0x00800000, 0x0d7fffff, 0x0d800000, 0x0d800001,
-        0x33000000, 0x33000001, 0x33800000, 0x38800000, 0x387fe000, 0x387ff000, 0x3f000000,
-        0x3f800000, 0x42fe0000, 0x477fe000, 0x477fefff, 0x477ff000, 0x4b000001, 0x7f000000,
-        0x7f7f0000, 0x7f7f8000, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fbfffff, 0x7fc00000,
-        0x7fffffff, 0x7f810000, 0x3f808000, 0x3f818000,
+        0x00000000, 0x00000001, 0x007fffff, 0x00800000, 0x0d7fffff, 0x0d800000,
+        0x0d800001, 0x33000000, 0x33000001, 0x33800000, 0x38800000, 0x387fe000,
+        0x387ff000, 0x3f000000, 0x3f800000, 0x42fe0000, 0x477fe000, 0x477fefff,
+        0x477ff000, 0x4b000001, 0x7f000000, 0x7f7f0000, 0x7f7f8000, 0x7f7fffff,
+        0x7f800000, 0x7f800001, 0x7fbfffff, 0x7fc00000, 0x7fffffff, 0x7f810000,
+        0x3f808000, 0x3f818000, 0x4a7fefff, 0x4a7ff000, 0x4fffefff, 0x4ffff000,
     };
 
     (void)i;
@@ -124,17 +125,45 @@ static uint32_t counting(uint32_t h, size_t i)
     return (uint32_t)i << 16 | (uint32_t)i;
 }
 
+/* Scales of a hostile message: huge, negative, subnormal, Inf and NaN, between ordinary ones. */
+static uint32_t hostile_scale(uint32_t h, size_t i)
+{
+    static const uint32_t table[] = {
+        0x7b000000, 0x7b7f0000, 0x7d800000, 0x7f7f0000, 0x7f7fffff, 0x7f800000,
+        0x7f800001, 0x7fc00000, 0x7fffffff, 0x00000000, 0x00010000, 0x00000001,
+        0x007f0000, 0x00800000, 0x3f800000, 0x0d000000,
+    };
+
+    return h % 4 == 0 ? ordinary(h >> 2, i)
+                      : random_sign(h >> 2) | table[(h >> 3) % DSC_ARRAY_LEN(table)];
+}
+
+/* Codes that are the edge of some format, or no number in it; in the low byte. */
+static uint32_t hostile_code(uint32_t h, size_t i)
+{
+    static const uint8_t table[] = {
+        0x00, 0x80, 0x7f, 0xff, 0x7c, 0xfc, 0x7b, 0xfb, 0x7d, 0x7e, 0xfe, 0x81, 0x01, 0x08,
+        0x88, 0x78, 0x87, 0x77, 0x99, 0x98, 0x89, 0x03, 0x04, 0x83, 0x84, 0x07, 0x17,
+    };
+
+    (void)i;
+    return table[h % DSC_ARRAY_LEN(table)];
+}
+
 static const struct {
     const char *name;
     uint32_t (*bits)(uint32_t h, size_t i);
+    uint32_t (*code)(uint32_t h, size_t i); /* for codes; NULL: made from the bits */
 } styles[] = {
-    { "ordinary", ordinary },         { "any bits", any_bits },
-    { "special", special },           { "half integers", half_integer },
-    { "signed zeros", signed_zero },  { "near 2^-100", near_tiny },
-    { "near largest", near_largest }, { "rarely bad", rarely_bad },
-    { "fp16 ties", fp16_tie },        { "bf16 ties", bf16_tie },
-    { "subnormal", subnormal },       { "full scale", full_scale },
-    { "counting", counting },
+    { "ordinary", ordinary, NULL },         { "any bits", any_bits, NULL },
+    { "special", special, NULL },           { "half integers", half_integer, NULL },
+    { "signed zeros", signed_zero, NULL },  { "near 2^-100", near_tiny, NULL },
+    { "near largest", near_largest, NULL }, { "rarely bad", rarely_bad, NULL },
+    { "fp16 ties", fp16_tie, NULL },        { "bf16 ties", bf16_tie, NULL },
+    { "subnormal", subnormal, NULL },       { "full scale", full_scale, NULL },
+    { "counting", counting, NULL },         { "int8 ties", check_int8_tie, NULL },
+    { "int4 ties", check_int4_tie, NULL },  { "e4m3 ties", check_e4m3_tie, NULL },
+    { "e5m2 ties", check_e5m2_tie, NULL },  { "hostile", hostile_scale, hostile_code },
 };
 
 const size_t check_n_styles = DSC_ARRAY_LEN(styles);
@@ -144,20 +173,45 @@ const char *check_style_name(size_t style)
     return styles[style].name;
 }
 
-void check_fill(void *dst, enum check_type type, size_t n, size_t style, uint64_t seed)
+size_t check_item_bytes(enum check_type type)
 {
+    switch (type) {
+    case CHECK_CODE:
+    case CHECK_CODE4:
+        return 1;
+    case CHECK_U16:
+    case CHECK_SCALE16:
+        return 2;
+    default:
+        return 4;
+    }
+}
+
+size_t check_operand_bytes(enum check_type type, size_t n, uint32_t block)
+{
+    const bool is_scale = type == CHECK_SCALE || type == CHECK_SCALE16;
+    const size_t items = is_scale              ? dsc_ceil_div(n, block)
+                         : type == CHECK_CODE4 ? dsc_ceil_div(n, 2)
+                                               : n;
+
+    return items * check_item_bytes(type);
+}
+
+void check_fill(void *dst, enum check_type type, size_t bytes, size_t style, uint64_t seed)
+{
+    const size_t item_bytes = check_item_bytes(type);
     uint64_t state = seed;
 
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t u = styles[style].bits((uint32_t)(check_random(&state) >> 32), i);
-        const uint16_t half = (uint16_t)(u >> 16);
-        const int8_t byte = (int8_t)(u >> 16 ^ u >> 24);
+    for (size_t i = 0; i < bytes / item_bytes; i++) {
+        const uint32_t h = (uint32_t)(check_random(&state) >> 32);
+        const bool has_codes = styles[style].code != NULL;
+        uint32_t u =
+            item_bytes == 1 && has_codes ? styles[style].code(h, i) : styles[style].bits(h, i);
 
-        if (type == CHECK_I8)
-            memcpy((char *)dst + i, &byte, sizeof(byte));
-        else if (type == CHECK_U16)
-            memcpy((char *)dst + i * sizeof(half), &half, sizeof(half));
-        else
-            memcpy((char *)dst + i * sizeof(u), &u, sizeof(u));
+        if (item_bytes == 1 && !has_codes)
+            u = u >> 16 ^ u >> 24; /* counting: every code comes */
+        else if (item_bytes == 2)
+            u >>= 16;
+        memcpy((char *)dst + i * item_bytes, &u, item_bytes); /* little endian */
     }
 }

@@ -65,7 +65,7 @@ static bool same_in_mode(const dscomm_codec_t *codec, size_t style, size_t mode,
     static struct result want, got;
     static float x[N];
 
-    check_fill(x, CHECK_F32, N, style, seed);
+    check_fill(x, CHECK_F32, sizeof(x), style, seed);
     if (!round_trip(codec, x, 0x1f80u, &want) || !round_trip(codec, x, modes[mode].bits, &got)) {
         (void)fprintf(stderr, "%s, %s: failed or left another mode\n", dscomm_codec_spec(codec),
                       modes[mode].name);
@@ -97,8 +97,8 @@ static int modes_matter(uint64_t seed)
     static float x[N], r[N], want[N], got[N];
     bool all_matter = true;
 
-    check_fill(x, CHECK_F32, N, 10, seed); /* subnormal */
-    check_fill(r, CHECK_F32, N, 0, seed);
+    check_fill(x, CHECK_F32, sizeof(x), 10, seed); /* subnormal */
+    check_fill(r, CHECK_F32, sizeof(r), 0, seed);
     for (size_t i = 0; i < N; i += 2)
         r[i] = x[i];
     dsc_axpy_c(want, x, r, 0.9f, N);

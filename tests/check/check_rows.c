@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One row per primitive, in the order of DSC_KERNELS_MAP; int8_encode has two, with and without D.
+ * One row per primitive, in the order of DSC_KERNELS_MAP; encoders have two, with and without D.
  */
 #include "check/check.h"
 
@@ -73,31 +73,47 @@ static void run_count_nonfinite(const struct dsc_kernels *k, call_t *c)
     c->result = k->count_nonfinite(c->arg[0], c->scalar, c->n);
 }
 
-static void run_int8_encode(const struct dsc_kernels *k, call_t *c)
-{
-    k->int8_encode(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block);
-}
+/* How a cast type and a block format are called. */
+#define CAST_RUNS(type)                                                                            \
+    static void run_##type##_encode_feedback(const struct dsc_kernels *k, call_t *c)               \
+    {                                                                                              \
+        k->type##_encode_feedback(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->scalar, c->flags, \
+                                  c->exponent, c->n);                                              \
+    }                                                                                              \
+    static void run_##type##_decode_add(const struct dsc_kernels *k, call_t *c)                    \
+    {                                                                                              \
+        k->type##_decode_add(c->arg[0], c->arg[1], c->exponent, c->n);                             \
+    }
+CAST_RUNS(f32)
+CAST_RUNS(f16)
+CAST_RUNS(bf16)
 
-static void run_int8_encode_only(const struct dsc_kernels *k, call_t *c)
-{
-    k->int8_encode(c->arg[0], c->arg[1], NULL, c->arg[2], c->n, c->block);
-}
-
-static void run_int8_encode_feedback(const struct dsc_kernels *k, call_t *c)
-{
-    k->int8_encode_feedback(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->arg[4], c->scalar,
-                            c->keep, c->n, c->block);
-}
-
-static void run_int8_decode(const struct dsc_kernels *k, call_t *c)
-{
-    k->int8_decode(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);
-}
-
-static void run_int8_decode_add(const struct dsc_kernels *k, call_t *c)
-{
-    k->int8_decode_add(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);
-}
+#define BLOCK_RUNS(format)                                                                 \
+    static void run_##format##_encode(const struct dsc_kernels *k, call_t *c)              \
+    {                                                                                      \
+        k->format##_encode(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block);    \
+    }                                                                                      \
+    static void run_##format##_encode_only(const struct dsc_kernels *k, call_t *c)         \
+    {                                                                                      \
+        k->format##_encode(c->arg[0], c->arg[1], NULL, c->arg[2], c->n, c->block);         \
+    }                                                                                      \
+    static void run_##format##_encode_feedback(const struct dsc_kernels *k, call_t *c)     \
+    {                                                                                      \
+        k->format##_encode_feedback(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->arg[4], \
+                                    c->scalar, c->flags, c->n, c->block);                  \
+    }                                                                                      \
+    static void run_##format##_decode(const struct dsc_kernels *k, call_t *c)              \
+    {                                                                                      \
+        k->format##_decode(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);               \
+    }                                                                                      \
+    static void run_##format##_decode_add(const struct dsc_kernels *k, call_t *c)          \
+    {                                                                                      \
+        k->format##_decode_add(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);           \
+    }
+BLOCK_RUNS(int8)
+BLOCK_RUNS(int4)
+BLOCK_RUNS(e4m3)
+BLOCK_RUNS(e5m2)
 
 static const float betas[] = { 1.0f, 0.875f, 0.9f };
 static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
@@ -106,6 +122,39 @@ static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
 #define ROW(kernel) .slot = offsetof(struct dsc_kernels, kernel)
 
 /* clang-format off */
+/* x - D of a NaN is any NaN; what is kept of r is compared with the same leniency. */
+#define CAST_ROWS(kernel, wire)                                                                   \
+    { .name = #kernel "_encode_feedback", ROW(kernel##_encode_feedback),                          \
+      .run = run_##kernel##_encode_feedback, SCALARS(betas), .has_flags = true,                   \
+      .has_exponent = true,                                                                       \
+      .operands = { { CHECK_OUT, wire, 0 }, { CHECK_OUT, CHECK_F32_SUM, 1u << 3 },                \
+                    { CHECK_IN, CHECK_F32, 0 }, { CHECK_IN, CHECK_F32, 0 } } },                   \
+    { .name = #kernel "_decode_add", ROW(kernel##_decode_add), .run = run_##kernel##_decode_add,  \
+      .has_exponent = true,                                                                       \
+      .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, wire, 0 } } }
+
+#define BLOCK_ROWS(kernel, code, scale)                                                           \
+    { .name = #kernel "_encode", ROW(kernel##_encode), .run = run_##kernel##_encode,              \
+      .has_block = true,                                                                          \
+      .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 },                              \
+                    { CHECK_OUT, CHECK_F32, 1u << 3 }, { CHECK_IN, CHECK_F32, 0 } } },            \
+    { .name = #kernel "_encode_only", ROW(kernel##_encode), .run = run_##kernel##_encode_only,    \
+      .has_block = true,                                                                          \
+      .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 }, { CHECK_IN, CHECK_F32, 0 } } }, \
+    { .name = #kernel "_encode_feedback", ROW(kernel##_encode_feedback),                          \
+      .run = run_##kernel##_encode_feedback, SCALARS(betas), .has_block = true,                   \
+      .has_flags = true,                                                                          \
+      .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 },                              \
+                    { CHECK_OUT, CHECK_F32, 1u << 4 }, { CHECK_IN, CHECK_F32, 0 },                \
+                    { CHECK_IN, CHECK_F32, 0 } } },                                               \
+    { .name = #kernel "_decode", ROW(kernel##_decode), .run = run_##kernel##_decode,              \
+      .has_block = true,                                                                          \
+      .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, code, 0 }, { CHECK_IN, scale, 0 } } }, \
+    { .name = #kernel "_decode_add", ROW(kernel##_decode_add), .run = run_##kernel##_decode_add,  \
+      .has_block = true,                                                                          \
+      .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, code, 0 },                     \
+                    { CHECK_IN, scale, 0 } } }
+
 const struct check_row check_rows[] = {
     { .name = "f16_load", ROW(f16_load), .run = run_f16_load,
       .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_U16, 0 } } },
@@ -135,24 +184,13 @@ const struct check_row check_rows[] = {
                     { CHECK_IN, CHECK_F32, 0 } } },
     { .name = "count_nonfinite", ROW(count_nonfinite), .run = run_count_nonfinite,
       SCALARS(factors), .operands = { { CHECK_IN, CHECK_F32, 0 } } },
-    { .name = "int8_encode", ROW(int8_encode), .run = run_int8_encode, .has_block = true,
-      .operands = { { CHECK_OUT, CHECK_I8, 0 }, { CHECK_OUT, CHECK_SCALE, 0 },
-                    { CHECK_OUT, CHECK_F32, 1u << 3 }, { CHECK_IN, CHECK_F32, 0 } } },
-    { .name = "int8_encode_only", ROW(int8_encode), .run = run_int8_encode_only, .has_block = true,
-      .operands = { { CHECK_OUT, CHECK_I8, 0 }, { CHECK_OUT, CHECK_SCALE, 0 },
-                    { CHECK_IN, CHECK_F32, 0 } } },
-    { .name = "int8_encode_feedback", ROW(int8_encode_feedback), .run = run_int8_encode_feedback,
-      SCALARS(betas), .has_block = true, .has_keep = true,
-      .operands = { { CHECK_OUT, CHECK_I8, 0 }, { CHECK_OUT, CHECK_SCALE, 0 },
-                    { CHECK_OUT, CHECK_F32, 1u << 4 }, { CHECK_IN, CHECK_F32, 0 },
-                    { CHECK_IN, CHECK_F32, 0 } } },
-    { .name = "int8_decode", ROW(int8_decode), .run = run_int8_decode, .has_block = true,
-      .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_I8, 0 },
-                    { CHECK_IN, CHECK_SCALE, 0 } } },
-    { .name = "int8_decode_add", ROW(int8_decode_add), .run = run_int8_decode_add,
-      .has_block = true,
-      .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, CHECK_I8, 0 },
-                    { CHECK_IN, CHECK_SCALE, 0 } } },
+    CAST_ROWS(f32, CHECK_F32),
+    CAST_ROWS(f16, CHECK_U16),
+    CAST_ROWS(bf16, CHECK_U16),
+    BLOCK_ROWS(int8, CHECK_CODE, CHECK_SCALE),
+    BLOCK_ROWS(int4, CHECK_CODE4, CHECK_SCALE16),
+    BLOCK_ROWS(e4m3, CHECK_CODE, CHECK_SCALE),
+    BLOCK_ROWS(e5m2, CHECK_CODE, CHECK_SCALE),
 };
 /* clang-format on */
 

@@ -31,11 +31,11 @@ static void f16_flushes_subnormals(uint16_t *dst, const float *src, size_t n)
     }
 }
 
-static void encode_writes_past_end(int8_t *q, float *scale, float *d, const float *x, size_t n,
+static void encode_writes_past_end(void *q, void *scale, float *d, const float *x, size_t n,
                                    uint32_t block)
 {
     dsc_int8_encode_c(q, scale, d, x, n, block);
-    q[n] = 0;
+    ((uint8_t *)q)[n] = 0;
 }
 
 static void add_reads_past_end(float *acc, const float *x, size_t n)
@@ -46,12 +46,12 @@ static void add_reads_past_end(float *acc, const float *x, size_t n)
     dsc_add_c(acc, x, n);
 }
 
-static void decode_writes_input(float *dst, const int8_t *q, const float *scale, size_t n,
+static void decode_writes_input(float *dst, const void *q, const void *scale, size_t n,
                                 uint32_t block)
 {
     dsc_int8_decode_c(dst, q, scale, n, block);
     if (n > 100)
-        ((int8_t *)(uintptr_t)q)[100] ^= 1;
+        ((uint8_t *)(uintptr_t)q)[100] ^= 1;
 }
 
 static void max_ignores_zero_sign(float *acc, const float *x, size_t n)
@@ -70,20 +70,103 @@ static void residual_is_fused(float *r, const float *x, const float *o, float a,
         r[i] = fmaf(-a, o[i], x[i]);
 }
 
-static void feedback_forgets_keep(int8_t *q, float *scale, float *r_out, const float *v,
-                                  const float *r, float beta, int keep, size_t n, uint32_t block)
+static void feedback_forgets_keep(void *q, void *scale, float *r_out, const float *v,
+                                  const float *r, float beta, unsigned flags, size_t n,
+                                  uint32_t block)
 {
-    (void)keep;
-    dsc_int8_encode_feedback_c(q, scale, r_out, v, r, beta, 0, n, block);
+    dsc_int8_encode_feedback_c(q, scale, r_out, v, r, beta, flags & ~DSC_KEEP_OLD, n, block);
 }
 
 /* Writes r_out before the last block's r is read: wrong only where they are one array. */
-static void feedback_cannot_share(int8_t *q, float *scale, float *r_out, const float *v,
-                                  const float *r, float beta, int keep, size_t n, uint32_t block)
+static void feedback_cannot_share(void *q, void *scale, float *r_out, const float *v,
+                                  const float *r, float beta, unsigned flags, size_t n,
+                                  uint32_t block)
 {
     if (n > 0)
         r_out[n - 1] = 0.0f;
-    dsc_int8_encode_feedback_c(q, scale, r_out, v, r, beta, keep, n, block);
+    dsc_int8_encode_feedback_c(q, scale, r_out, v, r, beta, flags, n, block);
+}
+
+/* Stores whole vectors where it streams. */
+static void stream_writes_past_end(void *q, void *scale, float *r_out, const float *v,
+                                   const float *r, float beta, unsigned flags, size_t n,
+                                   uint32_t block)
+{
+    dsc_e5m2_encode_feedback_c(q, scale, r_out, v, r, beta, flags, n, block);
+    if ((flags & DSC_STREAM) != 0 && n % 16 != 0)
+        r_out[n] = 0.0f;
+}
+
+static void nibbles_are_swapped(void *q, void *scale, float *d, const float *x, size_t n,
+                                uint32_t block)
+{
+    uint8_t *const codes = q;
+
+    dsc_int4_encode_c(q, scale, d, x, n, block);
+    for (size_t i = 0; i < dsc_ceil_div(n, 2); i++)
+        codes[i] = (uint8_t)(codes[i] << 4 | codes[i] >> 4);
+}
+
+/* Leaves what was in the last byte's unused half. */
+static void last_nibble_is_left(void *q, void *scale, float *d, const float *x, size_t n,
+                                uint32_t block)
+{
+    uint8_t *const codes = q;
+    const uint8_t before = n > 0 ? codes[(n - 1) / 2] : 0;
+
+    dsc_int4_encode_c(q, scale, d, x, n, block);
+    if (n % 2 != 0)
+        codes[n / 2] = (uint8_t)((codes[n / 2] & 0x0fu) | (before & 0xf0u));
+}
+
+static void exponent_is_ignored(float *acc, const void *q, int exponent, size_t n)
+{
+    (void)exponent;
+    dsc_f16_decode_add_c(acc, q, 0, n);
+}
+
+/* Codes one step nearer to zero where D is beyond x; the scales are right. */
+static void e4m3_truncates(void *q, void *scale, float *d, const float *x, size_t n, uint32_t block)
+{
+    uint8_t *const codes = q;
+    float decoded[CHECK_ELEMS_MAX];
+
+    dsc_e4m3_encode_c(q, scale, decoded, x, n, block);
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(codes[i] - (fabsf(decoded[i]) > fabsf(x[i])));
+    if (d != NULL)
+        dsc_e4m3_decode_c(d, q, scale, n, block);
+}
+
+/* Ties go away from zero: right everywhere else. */
+static void e4m3_ties_go_up(void *q, void *scale, float *d, const float *x, size_t n,
+                            uint32_t block)
+{
+    uint8_t *const codes = q;
+    float decoded[CHECK_ELEMS_MAX], next[CHECK_ELEMS_MAX];
+
+    dsc_e4m3_encode_c(q, scale, decoded, x, n, block);
+    for (size_t i = 0; i < n; i++)
+        codes[i]++;
+    dsc_e4m3_decode_c(next, q, scale, n, block);
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(codes[i] - (x[i] - decoded[i] != next[i] - x[i]));
+    if (d != NULL)
+        dsc_e4m3_decode_c(d, q, scale, n, block);
+}
+
+/* Reads Inf as the next number, 65536. */
+static void e5m2_inf_is_a_number(float *dst, const void *q, const void *scale, size_t n,
+                                 uint32_t block)
+{
+    const float *const scales = scale;
+    const uint8_t *const codes = q;
+
+    dsc_e5m2_decode_c(dst, q, scale, n, block);
+    for (size_t i = 0; i < n; i++) {
+        if ((codes[i] & 0x7fu) == 0x7cu && !isnan(dst[i]))
+            dst[i] = scales[i / block] * ((codes[i] & 0x80u) != 0 ? -65536.0f : 65536.0f);
+    }
 }
 
 static size_t count_misses_inf(const float *o, float a, size_t n)
@@ -95,11 +178,11 @@ static size_t count_misses_inf(const float *o, float a, size_t n)
     return count;
 }
 
-static void decode_trusts_scale(float *acc, const int8_t *q, const float *scale, size_t n,
+static void decode_trusts_scale(float *acc, const void *q, const void *scale, size_t n,
                                 uint32_t block)
 {
     for (size_t i = 0; i < n; i++)
-        acc[i] = acc[i] + (float)q[i] * scale[i / block];
+        acc[i] = acc[i] + (float)((const int8_t *)q)[i] * ((const float *)scale)[i / block];
 }
 
 /* ---- the tests ---- */
@@ -137,6 +220,13 @@ PLANT(finds_forgotten_keep, "int8_encode_feedback", int8_encode_feedback, feedba
 PLANT(finds_bad_sharing, "int8_encode_feedback", int8_encode_feedback, feedback_cannot_share)
 PLANT(finds_wrong_count, "count_nonfinite", count_nonfinite, count_misses_inf)
 PLANT(finds_trusted_scale, "int8_decode_add", int8_decode_add, decode_trusts_scale)
+PLANT(finds_streamed_overrun, "e5m2_encode_feedback", e5m2_encode_feedback, stream_writes_past_end)
+PLANT(finds_swapped_nibbles, "int4_encode", int4_encode, nibbles_are_swapped)
+PLANT(finds_left_nibble, "int4_encode_only", int4_encode, last_nibble_is_left)
+PLANT(finds_ignored_exponent, "f16_decode_add", f16_decode_add, exponent_is_ignored)
+PLANT(finds_truncation, "e4m3_encode", e4m3_encode, e4m3_truncates)
+PLANT(finds_wrong_ties, "e4m3_encode_only", e4m3_encode, e4m3_ties_go_up)
+PLANT(finds_misread_inf, "e5m2_decode", e5m2_decode, e5m2_inf_is_a_number)
 
 static int every_primitive_has_a_row(uint64_t seed)
 {
@@ -168,5 +258,12 @@ const struct check_test check_self_tests[] = {
     { "self.finds_bad_sharing", finds_bad_sharing },
     { "self.finds_wrong_count", finds_wrong_count },
     { "self.finds_trusted_scale", finds_trusted_scale },
+    { "self.finds_streamed_overrun", finds_streamed_overrun },
+    { "self.finds_swapped_nibbles", finds_swapped_nibbles },
+    { "self.finds_left_nibble", finds_left_nibble },
+    { "self.finds_ignored_exponent", finds_ignored_exponent },
+    { "self.finds_truncation", finds_truncation },
+    { "self.finds_wrong_ties", finds_wrong_ties },
+    { "self.finds_misread_inf", finds_misread_inf },
 };
 const size_t check_n_self_tests = DSC_ARRAY_LEN(check_self_tests);

@@ -52,10 +52,13 @@ class Options(unittest.TestCase):
         (('--data', 'none'), ('--data', 'normal lm cnn file:PATH')),
         (('--data', 'file:/nonexistent.grad'), ('--data', '/nonexistent.grad')),
         (('-J', '/nonexistent/x.json'), ('-J', '/nonexistent/x.json')),
-        (('--codec', 'int9'), ('--codec', 'int9', 'none', 'fp32', 'fp16', 'bf16', 'int8')),
+        (('--codec', 'int9'), ('--codec', 'int9', 'none', 'fp32', 'fp16', 'bf16', 'int8', 'int4',
+                               'fp8')),
         (('--codec', 'int8 '), ('--codec', "'int8 '", 'none', 'bf16', 'int8')),
         (('--codec', ''), ('--codec', 'none', 'int8')),
         (('--codec', 'int8:block=7'), ('--codec', 'block', '16', '256')),
+        (('--codec', 'int4:block=7'), ('--codec', 'block', '16', '256')),
+        (('--codec', 'fp8:e3m4'), ('--codec', 'e4m3', 'e5m2')),
         (('-n',), ('-n', 'missing', '1 to')),
         (('--datatype',), ('--datatype', 'missing', 'float')),
         (('-Z',), ('-Z', '--help')),
@@ -211,11 +214,12 @@ class Table(unittest.TestCase):
 
     def test_all_types_and_operations(self):
         result = run('-g', '3', '-b', '1000', '-e', '1000', '-n', '2', '-d', 'all', '-o', 'all', '-u',
-                     '1', '--codec', 'none', '--codec', 'int8', '--codec', 'fp16')
+                     '1', '--codec', 'none', '--codec', 'int8', '--codec', 'fp16', '--codec', 'int4',
+                     '--codec', 'fp8', '--codec', 'fp8:e5m2')
         self.assertEqual(result.returncode, 0, result)
         seen = {(r[2], r[3]) for r in rows(result.stdout)}
         self.assertEqual(len(seen), 12)
-        self.assertEqual(len(rows(result.stdout)), 36)
+        self.assertEqual(len(rows(result.stdout)), 72)
         self.assertIn('max and min run without feedback', result.stdout)
 
     def test_per_iteration_columns(self):
@@ -282,7 +286,9 @@ class Wrong(unittest.TestCase):
         self.assertEqual([p.returncode for p in ranks], [1, 1], outputs)
 
     def test_one_code_is_off(self):
-        self.check_caught('code', 'int8', 'exact probe')
+        for codec in ('int8', 'int4', 'fp8', 'fp8:e5m2'):
+            with self.subTest(codec=codec):
+                self.check_caught('code', codec, 'exact probe')
 
 
 class Data(unittest.TestCase):

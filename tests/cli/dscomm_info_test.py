@@ -24,7 +24,8 @@ class Info(unittest.TestCase):
     def test_sections(self):
         result = run()
         self.assertEqual((result.returncode, result.stderr), (0, ''), result)
-        for part in ('dscomm 0.', 'instruction sets', '\n  none ', '\n  int8 ', '\n  shm', '\n  tcp',
+        for part in ('dscomm 0.', 'instruction sets', '\n  none ', '\n  int8 ', '\n  int4 ',
+                     '\n  fp8 ', '\n  fp8:e5m2 ', '\n  shm', '\n  tcp',
                      '\n  loopback', '127.0.0.1', 'environment'):
             self.assertIn(part, result.stdout)
         for name in registered():
@@ -36,6 +37,9 @@ class Info(unittest.TestCase):
         self.assertEqual(bits['fp32'], '32.000')
         self.assertEqual(bits['bf16'], '16.000')
         self.assertEqual(bits['int8'], '8.125')
+        self.assertEqual(bits['fp8:e5m2'], '8.125')
+        self.assertEqual(bits['int4'], '4.250')
+        self.assertEqual(bits['int4:block=256'], '4.062')
 
     def test_values_in_use(self):
         result = run(env={'DSCOMM_TIMEOUT_MS': '1234', 'DSCOMM_SECRET': 'hunter2',
@@ -46,11 +50,16 @@ class Info(unittest.TestCase):
         self.assertIn('instruction sets none', result.stdout)
         self.assertRegex(result.stdout, r'(?m)^  kernels scalar.*; used: scalar$')
 
-    def test_levels_without_kernels(self):
-        """A set that the CPU has and the library has no kernels for is not shown as used."""
-        match = re.search(r'(?m)^  kernels scalar(.*); used: (\w+)$', run().stdout)
-        self.assertIn(match.group(2), ['scalar', *match.group(1).split()])
-        self.assertNotIn('avx512', match.group(0))
+    def test_levels_in_use(self):
+        """The highest set of those that the CPU and the variable leave, all with kernels."""
+        for mask, allowed in (('0', ()), ('1', ('avx2',)), ('3', ('avx2', 'avx512'))):
+            out = run(env={'DSCOMM_CPU_MASK': mask}).stdout
+            sets = [s for s in re.search(r'(?m)^  instruction sets(.*) \(', out).group(1).split()
+                    if s != 'none']
+            match = re.search(r'(?m)^  kernels scalar(.*); used: (\w+)$', out)
+            self.assertLessEqual(set(sets), set(allowed), out)
+            self.assertLessEqual(set(sets), set(match.group(1).split()), out)
+            self.assertEqual(match.group(2), ['scalar', *sets][-1], out)
 
     def test_bad_value(self):
         result = run(env={'DSCOMM_TIMEOUT_MS': 'soon'})

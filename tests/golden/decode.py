@@ -77,16 +77,70 @@ def decode_int8(payload, n, block):
     return out
 
 
+def decode_int4(payload, n, block):
+    blocks = -(-n // block)
+    scale_bytes, code_bytes = parts(payload, [2 * blocks, (n + 1) // 2])
+    scales = struct.unpack('<%dH' % blocks, scale_bytes)
+    out = []
+    for i in range(n):
+        byte, scale = code_bytes[i // 2], scales[i // block]
+        code = byte & 15 if i % 2 == 0 else byte >> 4
+        if code >= 8:
+            code -= 16
+        poison = scale & 0x7f80 == 0x7f80
+        out.append(NAN_BITS if poison else fp32_bits(code * fp32_value(scale << 16)))
+    return out
+
+
+def small_float(code, mantissa_bits, bias):
+    """Value of a finite code."""
+    sign = -1.0 if code & 0x80 else 1.0
+    exponent = (code & 0x7f) >> mantissa_bits
+    mantissa = (code & (1 << mantissa_bits) - 1) / (1 << mantissa_bits)
+    if exponent == 0:
+        return sign * mantissa * 2.0 ** (1 - bias)
+    return sign * (1 + mantissa) * 2.0 ** (exponent - bias)
+
+
+def e4m3(code):
+    return float('nan') if code & 0x7f == 0x7f else small_float(code, 3, 7)
+
+
+def e5m2(code):
+    if code & 0x7c != 0x7c:
+        return small_float(code, 2, 15)
+    if code & 3:
+        return float('nan')
+    return float('-inf') if code & 0x80 else float('inf')
+
+
+def decode_fp8(payload, n, value):
+    blocks = -(-n // 256)
+    scale_bytes, codes = parts(payload, [4 * blocks, n])
+    scales = struct.unpack('<%dI' % blocks, scale_bytes)
+    out = []
+    for i, code in enumerate(codes):
+        scale = scales[i // 256]
+        poison = scale & 0x7f800000 == 0x7f800000
+        out.append(NAN_BITS if poison else fp32_bits(value(code) * fp32_value(scale)))
+    return out
+
+
 CASTS = {'fp32': decode_fp32, 'fp16': decode_fp16, 'bf16': decode_bf16}
+FLOATS = {'fp8': e4m3, 'fp8:e5m2': e5m2}
+INTEGERS = {'int8': (decode_int8, 256), 'int4': (decode_int4, 64)}
 
 
 def decode_payload(codec, payload, n, exponent):
     if codec in CASTS:
         return CASTS[codec](payload, n, exponent)
-    match = re.fullmatch(r'int8(?::block=(16|32|64|128|256))?', codec)
+    if codec in FLOATS:
+        return decode_fp8(payload, n, FLOATS[codec])
+    match = re.fullmatch(r'(int8|int4)(?::block=(16|32|64|128|256))?', codec)
     if match is None:
         raise ValueError('no decoder for %s' % codec)
-    return decode_int8(payload, n, int(match.group(1) or 256))
+    decode, block = INTEGERS[match.group(1)]
+    return decode(payload, n, int(match.group(2) or block))
 
 
 # ---- section 5: host messages ----

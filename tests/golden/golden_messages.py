@@ -20,6 +20,11 @@ def _vectors():
     halves = (np.arange(70) - 35).astype(F32) * F32(0.5)
     half_edges = [0x477fe000, 0x477fefff, 0x477ff000, 0xc77ff000, 0x33000000, 0x33000001,
                   0x387fc000, 0x387fe000, 0x387ff000, 0x3f801000, 0x3f803000, 0x3f803001]
+    # full scale, then ties of each format between its steps, and their neighbours
+    ties4 = [0x43e00000, 0x3f880000, 0xbf980000, 0x3f880001, 0xbf97ffff, 0x43d80000, 0xc3c80000,
+             0x3a800000, 0xbac00000, 0x3a7fffff, 0x3b200000, 0x3c700000, 0x3c780000, 0x80000000]
+    ties5 = [0x47600000, 0x3f900000, 0xbfb00000, 0x3f900001, 0xbfafffff, 0x47500000, 0xc7300000,
+             0x37000000, 0xb7400000, 0x36ffffff, 0x37a00000, 0x38500000, 0x38700000, 0x80000000]
     brain_edges = [0x3f808000, 0x3f818000, 0x3f808001, 0x7f7f7fff, 0x7f7f8000, 0xff7f8000,
                    0x00008000, 0x00018000, 0x80000001]
     out = {name: generate.generate(*args) for name, args in GENERATED.items()}
@@ -39,6 +44,8 @@ def _vectors():
         'ties': halves,
         'fp16 edges': floats_of(half_edges),
         'bf16 edges': floats_of(brain_edges),
+        'e4m3 ties': floats_of(ties4),
+        'e5m2 ties': floats_of(ties5),
         'one bad block': np.where(np.arange(300) == 299, F32('nan'), F32(127)).astype(F32),
     })
     return out
@@ -47,6 +54,14 @@ def _vectors():
 VECTORS = _vectors()
 CODECS = ('fp32', 'fp16', 'bf16', 'int8', 'int8:block=16', 'int8:block=32', 'int8:block=64',
           'int8:block=128')
+# These came later: few vectors each, and what is only for them.
+SMALL_CODES = {
+    'int4': ('generated', 'small integers', 'minus zero', 'special', 'at 2^-100', 'largest', 'nan',
+             'ties'),
+    'int4:block=16': ('generated',),
+    'fp8': ('generated', 'minus zero', 'special', 'at 2^-100', 'largest', 'inf', 'e4m3 ties'),
+    'fp8:e5m2': ('generated', 'special', 'at 2^-100', 'largest', 'nan', 'e5m2 ties'),
+}
 LONG = ('int8', 'int8:block=16', 'int8:block=128')  # where more than one block is worth its bytes
 
 
@@ -56,19 +71,34 @@ def choices():
         for name in VECTORS:
             if ':' in codec and name not in ('generated', 'generated long', 'nan', 'ties'):
                 continue
+            if name in ('e4m3 ties', 'e5m2 ties'):
+                continue
             if name == 'generated long' and codec not in LONG:
                 continue
             yield codec, name, 0
     for exponent in (1, 3, 6):
         for name in ('generated', 'largest', 'fp16 edges'):
             yield 'fp16', name, exponent
+    for codec, names in SMALL_CODES.items():
+        for name in names:
+            yield codec, name, 0
+
+
+def _blocks(scale_format, scales, codes, padding=0):
+    """A hand-made payload; unused bytes are set to `padding`."""
+    def part(raw):
+        return raw + bytes([padding]) * (-len(raw) % 16)
+    return (part(struct.pack('<%d%s' % (len(scales), scale_format), *scales))
+            + part(bytes(c & 255 for c in codes)))
 
 
 def _int8(scales, codes, padding=0):
-    """A hand-made int8 payload; unused bytes are set to `padding`."""
-    def part(raw):
-        return raw + bytes([padding]) * (-len(raw) % 16)
-    return part(struct.pack('<%dI' % len(scales), *scales)) + part(bytes(c & 255 for c in codes))
+    """Also of fp8, whose codes are bytes too."""
+    return _blocks('I', scales, codes, padding)
+
+
+def _int4(scales, codes, padding=0):
+    return _blocks('H', scales, codes, padding)
 
 
 def valid_payloads():
@@ -93,10 +123,25 @@ def valid_payloads():
     yield 'hand_fp16_nan_payload', 'fp16', 2, 3, struct.pack('<3H', 0x7c01, 0xfc00, 1) + bytes(10)
     yield ('hand_fp32_nan_payload', 'fp32', 0, 2,
            struct.pack('<2I', 0xff812345, 0x80000000) + bytes(8))
+    yield from _small_payloads()
+
+
+def _small_payloads():
+    """Of the formats with small codes: what is no number in one is one in another."""
+    codes = [0x00, 0x80, 0x01, 0x81, 0x08, 0x7b, 0x7c, 0xfc, 0x7d, 0x7e, 0xfe, 0x7f, 0xff, 0x38]
+    for codec in ('fp8', 'fp8:e5m2'):
+        for name, word in (('one', 0x3f800000), ('zero', 0), ('negative', 0xc0000000),
+                           ('subnormal', 3), ('huge', 0x7f7fffff)):
+            yield ('hand_%s_%s_scale' % (codec.replace(':', '_'), name), codec, 0, len(codes),
+                   _int8([word], codes, 0xff))
+    for name, word in (('one', 0x3f80), ('zero', 0), ('negative', 0xc000), ('subnormal', 3),
+                       ('huge', 0x7f7f)):  # the unused half of the last byte is not zero
+        yield ('hand_int4_%s_scale' % name, 'int4', 0, 9,
+               _int4([word], [0x80, 0x79, 0x0f, 0x18, 0xf7], 0xff))
 
 
 def _poisoned(name, codec, scales, n):
-    payload = _int8(scales, [7] * n)
+    payload = _int4(scales, [0x77] * (n // 2)) if 'int4' in codec else _int8(scales, [7] * n)
     decoded = formats.parse(codec).decode(payload, n)
     return dict(name=name, expect='poison', codec=codec, n=n, E=0, message=payload.hex(),
                 decoded=bits_of(decoded).astype('<u4').tobytes().hex())
@@ -110,13 +155,19 @@ def invalid_payloads():
                        ('negative nan', 0xffffffff)):
         yield _poisoned('scale ' + name, 'int8', [word], 6)
         yield _poisoned('second scale ' + name, 'int8:block=16', [one, word, one], 40)
-    for codec in CODECS[:5]:
+    for codec in CODECS[:5] + ('int4', 'fp8'):
         f = formats.parse(codec)
         message = f.encode(VECTORS['generated'])
         for name, broken in (('one byte short', message[:-1]), ('a part short', message[:-16]),
                              ('one byte long', message + b'\0'), ('long', message + bytes(16)),
                              ('empty', b'')):
             yield dict(name=name, expect='refuse', codec=codec, n=70, E=0, message=broken.hex())
+    for word in (0x7fc0, 0x7f80, 0xff80, 0x7f81, 0xffff):
+        yield _poisoned('scale 0x%04x' % word, 'int4', [word], 6)
+    yield _poisoned('second scale', 'int4:block=16', [0x3f80, 0x7fc0, 0x3f80], 40)
+    for codec in ('fp8', 'fp8:e5m2'):
+        for word in (0x7fc00000, 0xff800000, 0x7f800001):
+            yield _poisoned('scale 0x%08x' % word, codec, [word], 6)
 
 
 _HEADER = header.Header(sequence=0x01020304, descriptor_hash=0x1122334455667788, chunk=1, stage=2,

@@ -16,6 +16,8 @@ UNEVEN = '((0,1),(2)),((3,4,5))'
 
 CODECS = ('none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=16', 'int8:block=32', 'int8:block=64',
           'int8:block=128')
+SMALL = ('int4', 'int4:block=16', 'int4:block=32', 'int4:block=128', 'int4:block=256', 'fp8',
+         'fp8:e5m2')
 MAIN = ('none', 'fp16', 'bf16', 'int8')
 NEWS = '1:0:300:7fc00000,1:2:5:7f800000'      # call 1: a NaN from rank 0, an Inf from rank 2
 
@@ -166,11 +168,37 @@ def chunk_sizes():
         yield Case(L3, 'bf16', dtype='bf16', chunk=chunk)
 
 
+def small_codes():
+    """int4 and fp8 where every_codec() and the others look for the older ones."""
+    for c in SMALL:
+        yield Case(L4, c)
+        yield Case(L3, c, 'avg')
+        yield Case(L34, c, calls=2)
+        yield Case(L3, c, algo='oneshot', calls=2)
+        yield Case(L3, c, inject=NEWS)
+    for c, dtype in product(('int4', 'fp8', 'fp8:e5m2'), ('fp16', 'bf16')):
+        yield Case(L34, c, 'avg', dtype, calls=2)
+        yield Case(L3, c, 'sum', dtype, 'oneshot', inject='0:0:3:7f80', calls=2)
+    for codecs in ('none;int4', 'fp8;int4', 'int4;fp16', 'bf16;fp8:e5m2'):
+        yield Case(L34, codecs, calls=2)
+    yield Case(L223, 'fp8;int8;int4:block=32', 'avg', calls=2)
+    for n in (1, 2, 65, 257, 1023, 20011):
+        yield Case(L4, 'int4', count=n, calls=2)
+        yield Case(L3, 'fp8', count=n, calls=2)
+    huge = '0:0:1:7f7fffff,1:1:2:ff7fffff,1:2:300:7f000000,1:0:300:7f000000'
+    for c in ('int4', 'fp8', 'fp8:e5m2'):
+        yield Case(L3, c, inject=huge)
+        yield Case(L3, c, 'max', feedback=0, inject=NEWS, calls=2)
+        yield Case(L3, c, rdtype='bf16', inject=NEWS)
+        yield Case(L3, c, shadow=0, inject=NEWS)
+        yield Case(L3, c, count=700, beta=0.875, chunk=256)
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes):
+                   chunk_sizes, small_codes):
         for case in family():
             if case not in seen:
                 seen.add(case)

@@ -2,7 +2,7 @@
 """Checks of whole calls: field vectors whose answer is known exactly, and rules of storage."""
 import numpy as np
 
-from expect import (CODECS, FLAT, LAYOUTS, TWO_TIERS, expect, n_ranks, reduce_rows, refuses, same)
+from expect import (CODECS, FLAT, FULL_CODES, LAYOUTS, TWO_TIERS, expect, n_ranks, reduce_rows, refuses, same)
 from ieee import F32, bits_of, crc
 from reduce import Residual
 
@@ -33,8 +33,15 @@ def check_probe_vectors():
     i = np.arange(4096)
     p8 = np.where(i % 16 == 0, 127, (i * 37) % 255 - 127).astype(F32)
     expect(p8[:1000].sum() == 7946 and crc(p8[:1000]) == '30d5d3c7', 'P8 itself')
+    p4 = np.where(i % 16 == 0, 7, (i * 11) % 15 - 7).astype(F32)
+    few = np.array([0, 1, -1, 2.5, -2.5, 7, -7, 30, -30, 240, -240, .5, -.5, 112, -112, 3.25], F32)
+    pf8 = np.where(i % 16 == 0, 448, few[(i * 5 + 3) % 16]).astype(F32)
+    # 2 bits of mantissa: -3.5, -3, -2.5 ... 4, and the largest code, at a scale of 1
+    pf5 = np.where(i % 16 == 0, 57344, (i * 5 + 3) % 16 * 0.5 - 3.5).astype(F32)
     p16, pb = (i % 2001 - 1000).astype(F32), (i % 129 - 64).astype(F32)
     pairs = ((p8, 'int8', LAYOUTS), (p8, 'int8:block=16', LAYOUTS), (p8, 'none', LAYOUTS),
+             (p4, 'int4', LAYOUTS), (p4, 'int4:block=16', LAYOUTS),
+             (pf8, 'fp8', LAYOUTS), (pf5, 'fp8:e5m2', LAYOUTS),
              (p16, 'fp16', FLAT[1:2]), (pb, 'bf16', FLAT[1:2]))
     for vector, codec, layouts in pairs:
         for layout in layouts:
@@ -59,14 +66,15 @@ def check_one_bad_step_passes():
     for codec in CODECS:
         for dtype in ('fp32', 'bf16'):
             for bad in (np.inf, np.nan):
-                good, r = np.ones(600, F32), Residual(2, 600)
+                one = FULL_CODES.get(codec, 1)
+                good, r = np.full(600, one, F32), Residual(2, 600)
                 news = good.copy()
                 news[5] = bad
                 out, _ = reduce_rows([news, good], codec, dtype=dtype, residual=r)
-                expect(not np.isfinite(out[5]) and (out[256:] == 2).all(), 'step', codec, dtype,
-                       bad)
+                expect(not np.isfinite(out[5]) and (out[256:] == 2 * one).all(), 'step', codec,
+                       dtype, bad)
                 out, _ = reduce_rows([good, good], codec, dtype=dtype, residual=r)
-                expect((out == 2).all(), 'next step', codec, dtype, bad)
+                expect((out == 2 * one).all(), 'next step', codec, dtype, bad)
 
 
 def check_overflow_of_fp16():

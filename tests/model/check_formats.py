@@ -12,8 +12,9 @@ from ieee import BF16, F32, FP16, bits_of, floats_of, pick
 # ---- formats ----
 def check_codec_specs():
     for spec in ('int9', 'int8 ', ' int8', '', 'int8:block=17', 'int8:block=512', 'int8:', 'fp16:x',
-                 'int8:block', 'INT8', 'none,sr'):
+                 'int8:block', 'INT8', 'none,sr', 'int4:block=17', 'int4:', 'fp8:e3m4', 'fp8:', 'e4m3'):
         expect(refuses(ValueError, formats.parse, spec), 'spec must be refused', repr(spec))
+    expect(formats.parse('fp8:e4m3').kind is formats.parse('fp8').kind, 'alias')
     expect(formats.parse('none', 'bf16').data_type is BF16, 'none follows the data type')
 
 
@@ -27,7 +28,9 @@ def check_message_sizes():
             for wrong in (message + bytes(16), message[:-1]):
                 if len(wrong) != len(message):
                     expect(refuses(formats.WireError, f.decode, wrong, n), 'length', spec, n)
-    expect(formats.parse('int8').payload_bytes(1000) == 16 + 1008, 'int8 of 1000')
+    for spec, size in (('int8', 16 + 1008), ('int4', 32 + 512), ('fp8', 16 + 1008),
+                       ('int4:block=16', 128 + 512)):
+        expect(formats.parse(spec).payload_bytes(1000) == size, spec, 'of 1000')
 
 
 def check_int8_codes():

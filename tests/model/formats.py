@@ -90,6 +90,11 @@ def in_blocks(x, block):
     return rows
 
 
+def largest_bits(rows):
+    """Bits of the largest magnitude of each row; NaN and Inf are above all others."""
+    return (bits_of(rows) & MAGNITUDE).max(axis=1, initial=0).astype(U32)
+
+
 class BlockInt8(Format):
     """[one fp32 scale per block][one int8 per element], codes -127..127."""
 
@@ -101,7 +106,7 @@ class BlockInt8(Format):
 
     def to_parts(self, y, exponent):
         rows = in_blocks(y, self.unit)
-        top = (bits_of(rows) & MAGNITUDE).max(axis=1, initial=0).astype(U32)
+        top = largest_bits(rows)
         poison, empty = top >= EXPONENT, top < SMALLEST
         amax = floats_of(top)
         scale = np.where(poison, NAN, np.where(empty, F32(0), amax / F32(127))).astype(F32)
@@ -117,6 +122,102 @@ class BlockInt8(Format):
         return rows.reshape(-1)[:n]
 
 
+class BlockInt4(Format):
+    """[one bf16 scale per block][two codes per byte], codes -7..7, the even element low.
+
+    The scale is rounded up to bf16, so that no code is beyond 7, and the encoder divides by what
+    the receiver multiplies with.
+    """
+
+    def __init__(self, block=64):
+        self.unit = block
+
+    def parts(self, n):
+        return [('<u2', ceil_div(n, self.unit)), ('u1', ceil_div(n, 2))]
+
+    def to_parts(self, y, exponent):
+        rows = in_blocks(y, self.unit)
+        top = largest_bits(rows)
+        poison, empty = top >= EXPONENT, top < SMALLEST
+        scale = (bits_of(floats_of(top) / F32(7)) + U32(0xffff)) >> U32(16)
+        inverse = F32(1) / floats_of(scale << U32(16))
+        usable = np.where((poison | empty)[:, None], F32(0), rows)
+        products = usable * np.where(poison | empty, F32(0), inverse).astype(F32)[:, None]
+        codes = np.clip(np.rint(products), -7, 7).astype(np.int64).reshape(-1)[:len(y)] % 16
+        pairs = np.append(codes, [0] * (len(y) % 2)).reshape(-1, 2)
+        return [np.where(poison, 0x7fc0, np.where(empty, 0, scale)), pairs[:, 0] + 16 * pairs[:, 1]]
+
+    def from_parts(self, arrays, n, exponent):
+        scale, pairs = floats_of(arrays[0].astype(U32) << U32(16)), arrays[1].astype(np.int64)
+        codes = np.column_stack([pairs % 16, pairs // 16]).reshape(-1)[:n]
+        rows = in_blocks(np.where(codes < 8, codes, codes - 16), self.unit) * scale[:, None]
+        rows[(bits_of(scale) & EXPONENT) == EXPONENT] = NAN
+        return rows.reshape(-1)[:n]
+
+
+class SmallFloat:
+    """A float of one byte: sign, exponent, mantissa of m_bits. All values are exact in float64.
+
+    Codes of one sign count upward with the values, so rounding is a search in the sorted list of
+    values: it needs no bits of the number to be rounded.
+    """
+
+    def __init__(self, m_bits, bias, largest_code, infinity):
+        magnitudes = np.arange(128)
+        exponents, mantissas = magnitudes >> m_bits, magnitudes & ((1 << m_bits) - 1)
+        values = np.where(exponents == 0, np.ldexp(1.0 * mantissas, 1 - bias - m_bits),
+                          np.ldexp(1.0 * (mantissas + (1 << m_bits)), exponents - bias - m_bits))
+        values[largest_code + 1:] = np.nan
+        if infinity is not None:
+            values[infinity] = np.inf
+        self.finite = values[:largest_code + 1]
+        self.values = np.concatenate([values, -values]).astype(F32)
+        self.values[np.isnan(self.values)] = NAN
+        self.largest = F32(self.finite[-1])
+
+    def code(self, x):
+        """The nearest code, the even one of two; the largest for all beyond it. x has no NaN."""
+        size = np.minimum(np.abs(np.asarray(x, np.float64)), self.finite[-1])
+        above = np.searchsorted(self.finite, size)  # the smallest value that is not below
+        below = np.maximum(above - 1, 0)
+        up, down = self.finite[above] - size, size - self.finite[below]
+        take_above = (up < down) | ((up == down) & (above % 2 == 0))
+        return np.where(take_above, above, below) + 128 * np.signbit(x)
+
+
+E4M3 = SmallFloat(3, 7, 0x7e, None)
+E5M2 = SmallFloat(2, 15, 0x7b, 0x7c)
+
+
+class BlockFloat8(Format):
+    """[one fp32 scale per block][one code per element]; a block's maximum is the largest code."""
+
+    unit = 256
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def parts(self, n):
+        return [('<f4', ceil_div(n, self.unit)), ('u1', n)]
+
+    def to_parts(self, y, exponent):
+        rows = in_blocks(y, self.unit)
+        top = largest_bits(rows)
+        poison, empty = top >= EXPONENT, top < SMALLEST
+        amax = floats_of(top)
+        scale = np.where(poison, NAN, np.where(empty, F32(0), amax / self.kind.largest)).astype(F32)
+        unused = (poison | empty)[:, None]
+        inverse = np.where(poison | empty, F32(0), self.kind.largest / amax).astype(F32)
+        codes = self.kind.code(np.where(unused, F32(0), rows) * inverse[:, None])
+        return [scale, codes.reshape(-1)[:len(y)]]
+
+    def from_parts(self, arrays, n, exponent):
+        scale, codes = arrays
+        rows = in_blocks(self.kind.values[codes], self.unit) * scale[:, None]
+        rows[(bits_of(scale) & EXPONENT) == EXPONENT] = NAN
+        return rows.reshape(-1)[:n]
+
+
 def _no_options(make):
     def build(options):
         if options:
@@ -125,20 +226,32 @@ def _no_options(make):
     return build
 
 
-def _block_int8(options):
-    if not options:
-        return BlockInt8()
-    key, _, value = options.partition('=')
-    if key != 'block' or value not in map(str, BLOCK_SIZES):
-        raise ValueError('expected block=%s, got %s' % ('|'.join(map(str, BLOCK_SIZES)), options))
-    return BlockInt8(int(value))
+def _blocks(make):
+    def build(options):
+        if not options:
+            return make()
+        key, _, value = options.partition('=')
+        if key != 'block' or value not in map(str, BLOCK_SIZES):
+            raise ValueError('expected block=%s, got %s'
+                             % ('|'.join(map(str, BLOCK_SIZES)), options))
+        return make(int(value))
+    return build
+
+
+def _float8(options):
+    kinds = {'': E4M3, 'e4m3': E4M3, 'e5m2': E5M2}
+    if options not in kinds:
+        raise ValueError('expected e4m3|e5m2, got %s' % options)
+    return BlockFloat8(kinds[options])
 
 
 FAMILIES = {
     'fp32': _no_options(lambda: Cast(FP32)),
     'fp16': _no_options(lambda: Cast(FP16, scaled=True)),
     'bf16': _no_options(lambda: Cast(BF16)),
-    'int8': _block_int8,
+    'int8': _blocks(BlockInt8),
+    'int4': _blocks(BlockInt4),
+    'fp8': _float8,
 }
 
 

@@ -7,10 +7,14 @@
 
 void dsc_kernels_init_x86(struct dsc_kernels *k, uint32_t cpu)
 {
-    if (!(cpu & DSC_CPU_AVX2))
-        return;
-
 #define USE_AVX2(name, type) k->name = dsc_##name##_avx2;
-    DSC_KERNELS_MAP(USE_AVX2)
+#define USE_AVX512(name, type) k->name = dsc_##name##_avx512;
+    if ((cpu & DSC_CPU_AVX2) != 0) {
+        DSC_KERNELS_MAP(USE_AVX2)
+    }
+    if ((cpu & DSC_CPU_AVX512) != 0) {
+        DSC_KERNELS_MAP(USE_AVX512)
+    }
 #undef USE_AVX2
+#undef USE_AVX512
 }

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Codes with one scale per block of 16 to 256 elements.
+ *
+ *     | scale0 | scale1 | ... | 0 .. 0 | q0 q1 q2 ... q(n-1) | 0 .. 0 |
+ *       ceil(n/block) of them            1 byte each; int4 has two in a byte
+ *
+ * Each part starts at a multiple of 16 bytes. Blocks count from the message's first element, so a
+ * span that starts at a block needs nothing from its neighbours.
+ */
+#include "codec/codec.h"
+#include "codec/kernels.h"
+
+/* How a family lies in memory. The span functions below have it as a constant. */
+struct layout {
+    size_t scale_bytes, codes_per_byte;
+};
+
+static const struct layout wide = { sizeof(float), 1 }, packed = { sizeof(uint16_t), 2 };
+
+static size_t used_scale_bytes(struct layout l, const struct dsc_codec *codec, size_t n)
+{
+    return dsc_ceil_div(n, codec->block) * l.scale_bytes;
+}
+
+static size_t used_code_bytes(struct layout l, size_t n)
+{
+    return dsc_ceil_div(n, l.codes_per_byte);
+}
+
+static size_t block_message_bytes(struct layout l, const struct dsc_codec *codec, size_t n)
+{
+    return dsc_round_up(used_scale_bytes(l, codec, n), 16) +
+           dsc_round_up(used_code_bytes(l, n), 16);
+}
+
+static uint8_t *scales_at(struct layout l, const struct dsc_codec *codec, const struct dsc_msg *msg,
+                          size_t first)
+{
+    return msg->bytes + used_scale_bytes(l, codec, first);
+}
+
+static uint8_t *codes_at(struct layout l, const struct dsc_codec *codec, const struct dsc_msg *msg,
+                         size_t first)
+{
+    return msg->bytes + dsc_round_up(used_scale_bytes(l, codec, msg->n), 16) +
+           used_code_bytes(l, first);
+}
+
+/* The span that ends the message writes the zeros behind both parts. */
+static void pad_message(struct layout l, const struct dsc_codec *codec, const struct dsc_msg *msg,
+                        size_t end)
+{
+    if (end != msg->n)
+        return;
+    dsc_codec_pad(msg->bytes, used_scale_bytes(l, codec, msg->n));
+    dsc_codec_pad(codes_at(l, codec, msg, 0), used_code_bytes(l, msg->n));
+}
+
+/* The table of a family: its text, its layout, and the prefix of its primitives in kernels.h. */
+#define BLOCK_FAMILY(name, text, l, kernel)                                                       \
+    static size_t name##_message_bytes(const struct dsc_codec *codec, size_t n)                   \
+    {                                                                                             \
+        return block_message_bytes(l, codec, n);                                                  \
+    }                                                                                             \
+    static void name##_encode(const struct dsc_codec *codec, const struct dsc_msg *msg,           \
+                              size_t first, size_t n, const float *x, float *decoded)             \
+    {                                                                                             \
+        dsc_kernels_get()->kernel##_encode(codes_at(l, codec, msg, first),                        \
+                                           scales_at(l, codec, msg, first), decoded, x, n,        \
+                                           codec->block);                                         \
+        pad_message(l, codec, msg, first + n);                                                    \
+    }                                                                                             \
+    static void name##_encode_feedback(const struct dsc_codec *codec, const struct dsc_msg *msg,  \
+                                       size_t first, size_t n, const float *v, const float *r,    \
+                                       float beta, float *r_out, unsigned flags)                  \
+    {                                                                                             \
+        dsc_kernels_get()->kernel##_encode_feedback(codes_at(l, codec, msg, first),               \
+                                                    scales_at(l, codec, msg, first), r_out, v, r, \
+                                                    beta, flags, n, codec->block);                \
+        pad_message(l, codec, msg, first + n);                                                    \
+    }                                                                                             \
+    static void name##_decode(const struct dsc_codec *codec, const struct dsc_msg *msg,           \
+                              size_t first, size_t n, float *dst)                                 \
+    {                                                                                             \
+        dsc_kernels_get()->kernel##_decode(dst, codes_at(l, codec, msg, first),                   \
+                                           scales_at(l, codec, msg, first), n, codec->block);     \
+    }                                                                                             \
+    static void name##_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg,       \
+                                  size_t first, size_t n, float *acc)                             \
+    {                                                                                             \
+        dsc_kernels_get()->kernel##_decode_add(acc, codes_at(l, codec, msg, first),               \
+                                               scales_at(l, codec, msg, first), n, codec->block); \
+    }                                                                                             \
+    const struct dsc_codec_ops dsc_codec_##name = {                                               \
+        .family = text,                                                                           \
+        .message_bytes = name##_message_bytes,                                                    \
+        .encode = name##_encode,                                                                  \
+        .encode_feedback = name##_encode_feedback,                                                \
+        .decode = name##_decode,                                                                  \
+        .decode_add = name##_decode_add,                                                          \
+    };
+
+BLOCK_FAMILY(int8, "int8", wide, int8)
+BLOCK_FAMILY(int4, "int4", packed, int4)
+BLOCK_FAMILY(fp8_e4m3, "fp8", wide, e4m3)
+BLOCK_FAMILY(fp8_e5m2, "fp8", wide, e5m2)

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Block formats in the words of a vec_*.h. Whole ordinary blocks run here; the short last block and
+ * rare ones (poison, sums near the largest float, codes that are no numbers) go through the
+ * reference.
+ *
+ * Encoding works in two passes over a tile that stays in the first cache level: maxima, from which
+ * come all scales of the tile at once, then codes.
+ *
+ * No clamp: |x| <= amax, and scale and inverse are each rounded once, so |x*inv| is beyond the
+ * largest code by less than 2^-21 of it and rounds to it.
+ */
+#include "codec/bits.h"
+#include "codec/kernels.h"
+
+enum format { INT8, INT4, E4M3, E5M2 };
+
+#define TILE 2048               /* elements */
+#define TILE_BLOCKS (TILE / 16) /* of the smallest block */
+#define F32_HUGE 0x7f000000u    /* 2^127: with amax below it no D overflows */
+#define SCALE_HUGE 0x7b000000u  /* 2^119: times 256 still finite */
+
+/* What a quantizing pass leaves per element besides the code. */
+enum kept { KEEP_NOTHING, KEEP_D, KEEP_RESIDUAL, STREAM_RESIDUAL };
+
+/* The reference's spelling, for what does not run here. */
+static const struct {
+    dsc_block_encode_fn *encode;
+    dsc_block_encode_feedback_fn *encode_feedback;
+    dsc_block_decode_fn *decode;
+    dsc_block_decode_add_fn *decode_add;
+} reference[] = {
+#define REFERENCE(name)                                                               \
+    {                                                                                 \
+        dsc_##name##_encode_c, dsc_##name##_encode_feedback_c, dsc_##name##_decode_c, \
+            dsc_##name##_decode_add_c                                                 \
+    }
+    [INT8] = REFERENCE(int8),
+    [INT4] = REFERENCE(int4),
+    [E4M3] = REFERENCE(e4m3),
+    [E5M2] = REFERENCE(e5m2),
+#undef REFERENCE
+};
+
+/* ---- scales ---- */
+
+/* As sent, and the inverse. Tiny blocks get zeros, which make codes and D zero without a branch. */
+DSC_INLINE void scales_of(enum format format, uint32_t *scale, uint32_t *inv,
+                          const uint32_t *amax_bits)
+{
+    const float largest = format == INT8   ? 127.0f
+                          : format == INT4 ? 7.0f
+                          : format == E4M3 ? 448.0f
+                                           : 57344.0f;
+    const vi bits = vi_load(amax_bits);
+    const vf amax = vi_float(bits), zero = vf_set1(0.0f);
+    vf s = vf_div(amax, vf_set1(largest));
+    vf t;
+
+    if (format == INT4) {
+        s = vi_float(vi_and(vi_add(vf_bits(s), vi_set1(0xffff)), vi_set1(0xffff0000)));
+        t = vf_div(vf_set1(1.0f), s);
+    } else {
+        t = vf_div(vf_set1(largest), amax);
+    }
+    vi_store(scale, vf_bits(vf_if_at_least(bits, F32_TINY, s, zero)));
+    vi_store(inv, vf_bits(vf_if_at_least(bits, F32_TINY, t, zero)));
+}
+
+DSC_INLINE void put_scale(enum format format, void *scales, size_t i, uint32_t bits)
+{
+    if (format == INT4)
+        ((uint16_t *)scales)[i] = (uint16_t)(bits >> 16);
+    else
+        ((float *)scales)[i] = float_of(bits);
+}
+
+DSC_INLINE uint32_t get_scale(enum format format, const void *scales, size_t i)
+{
+    return format == INT4 ? (uint32_t)((const uint16_t *)scales)[i] << 16
+                          : bits_of(((const float *)scales)[i]);
+}
+
+DSC_INLINE size_t scale_bytes(enum format format, size_t n)
+{
+    return n * (format == INT4 ? sizeof(uint16_t) : sizeof(float));
+}
+
+DSC_INLINE size_t code_bytes(enum format format, size_t n)
+{
+    return format == INT4 ? n / 2 : n;
+}
+
+/* ---- one vector ---- */
+
+/* A block's numbers in all lanes. `sign` is 0 in tiny blocks, whose codes are all 0. */
+struct factors {
+    vf scale, inv;
+    vi sign;
+};
+
+DSC_INLINE struct factors factors_of(uint32_t scale, uint32_t inv)
+{
+    return (struct factors){ vf_set1(float_of(scale)), vf_set1(float_of(inv)),
+                             vi_set1(inv != 0 ? 0x80000000u : 0) };
+}
+
+/*
+ * Rounds |t| to `mbits` of mantissa by one addition, see minifloat_code() in blocks_c.c. d gets the
+ * rounded value, which is exact.
+ */
+DSC_INLINE vi minifloat_codes(uint32_t mbits, uint32_t min_exponent, vf t, vi sign_bit, vf *d)
+{
+    const vi sign = vi_and(vf_bits(t), sign_bit);
+    const vi magnitude = vi_and(vf_bits(t), vi_set1(F32_ABS));
+    const vi e = vi_max(vi_and(magnitude, vi_set1(F32_INF)), vi_set1(min_exponent << 23));
+    const vi magic = vi_add(e, vi_set1((23 - mbits) << 23));
+    const vf sum = vf_add(vi_float(magnitude), vi_float(magic));
+    const vi steps = vi_sub(vf_bits(sum), magic);
+    const vi base = vi_sub(vi_shift_right(e, (int)(23 - mbits)), vi_set1(min_exponent << mbits));
+
+    *d = vi_float(vi_or(vf_bits(vf_sub(sum, vi_float(magic))), sign));
+    return vi_or(vi_add(steps, base), vi_shift_right_signed(sign, 24));
+}
+
+/* Codes of x as signed bytes in 32-bit lanes; d gets D. */
+DSC_INLINE vi quantize(enum format format, vf x, const struct factors *f, vf *d)
+{
+    const vf t = vf_mul(x, f->inv);
+    vi code;
+
+    if (format == E4M3) {
+        code = minifloat_codes(3, 127 - 6, t, f->sign, d);
+    } else if (format == E5M2) {
+        code = minifloat_codes(2, 127 - 14, t, f->sign, d);
+    } else {
+        code = vf_to_int(t);
+        *d = vi_to_float(code);
+    }
+    *d = vf_mul(*d, f->scale);
+    return code;
+}
+
+/* ---- what is encoded ---- */
+
+/* Operands of an encoding; they move on from tile to tile. */
+struct encoding {
+    uint8_t *q, *scales;
+    float *out; /* D, or the residual; NULL when nothing is kept */
+    const float *v, *r;
+    float beta;
+    unsigned flags;
+    uint32_t rare; /* least amax bits of blocks that the reference does */
+};
+
+DSC_INLINE bool has_feedback(enum kept kept)
+{
+    return kept == KEEP_RESIDUAL || kept == STREAM_RESIDUAL;
+}
+
+/* Nothing may be added to NULL. */
+DSC_INLINE float *out_at(const struct encoding *e, size_t i, enum kept kept)
+{
+    return kept == KEEP_NOTHING ? e->out : e->out + i;
+}
+
+/* By the reference: n elements from block b on. */
+DSC_INLINE void encode_rare(enum format format, const struct encoding *e, size_t b, size_t n,
+                            uint32_t block, enum kept kept)
+{
+    const size_t i = b * block;
+    uint8_t *const codes = e->q + code_bytes(format, i);
+    uint8_t *const scales = e->scales + scale_bytes(format, b);
+
+    if (has_feedback(kept))
+        reference[format].encode_feedback(codes, scales, e->out + i, e->v + i, e->r + i, e->beta,
+                                          e->flags, n, block);
+    else
+        reference[format].encode(codes, scales, out_at(e, i, kept), e->v + i, n, block);
+}
+
+/* ---- first pass: maxima and scales of a tile's blocks ---- */
+
+/* Maxima and scales are bits. */
+struct tile {
+    uint32_t amax[TILE_BLOCKS], scale[TILE_BLOCKS], inv[TILE_BLOCKS];
+    float x[TILE]; /* sums, with feedback */
+};
+
+/* Of n elements; with feedback, forms them. */
+DSC_INLINE uint32_t max_magnitude(const struct encoding *e, float *sums, size_t first, size_t n,
+                                  enum kept kept)
+{
+    vi m = vi_set1(0);
+
+#pragma GCC unroll 4
+    for (size_t i = first; i < first + n; i += LANES) {
+        vf x = vf_load(e->v + i);
+
+        if (has_feedback(kept)) {
+            x = vf_add(x, vf_mul(vf_set1(e->beta), vf_load(e->r + i)));
+            vf_store(sums + i, x);
+        }
+        m = vi_max(m, vi_and(vf_bits(x), vi_set1(F32_ABS)));
+    }
+    return vi_largest(m);
+}
+
+DSC_INLINE void tile_scales(enum format format, struct tile *t, const struct encoding *e, size_t n,
+                            uint32_t block, enum kept kept)
+{
+    const size_t n_blocks = n / block;
+
+    for (size_t b = 0; b < n_blocks; b++)
+        t->amax[b] = max_magnitude(e, t->x, b * block, block, kept);
+    for (size_t b = 0; b < n_blocks; b += LANES)
+        scales_of(format, t->scale + b, t->inv + b, t->amax + b);
+}
+
+/* ---- second pass: codes, and what they leave ---- */
+
+DSC_INLINE vi quantize_at(enum format format, const struct encoding *e, const float *values,
+                          size_t i, const struct factors *f, enum kept kept)
+{
+    const vf x = vf_load(values + i);
+    vf d;
+    const vi code = quantize(format, x, f, &d);
+
+    if (kept == KEEP_D)
+        vf_store(e->out + i, d);
+    if (kept == KEEP_RESIDUAL)
+        vf_store(e->out + i, vf_sub(x, d));
+    if (kept == STREAM_RESIDUAL)
+        vf_stream(e->out + i, vf_sub(x, d));
+    return code;
+}
+
+/* A group is what the stores of codes take: one, two or four vectors, a constant. */
+DSC_INLINE void quantize_group(enum format format, const struct encoding *e, const float *values,
+                               size_t first, size_t group, const struct factors *f, enum kept kept)
+{
+    uint8_t *const q = e->q + code_bytes(format, first);
+    vi codes[4];
+
+#pragma GCC unroll 4
+    for (size_t i = 0; i < group; i += LANES)
+        codes[i / LANES] = quantize_at(format, e, values, first + i, f, kept);
+    if (format == INT4)
+        nibbles_store(q, codes, group);
+    else
+        codes_store(q, codes, group);
+}
+
+/* Blocks are 16, 32, 64, 128 or 256 elements. */
+DSC_INLINE void quantize_block(enum format format, const struct encoding *e, const float *values,
+                               size_t first, size_t block, const struct factors *f, enum kept kept)
+{
+    if (block == 16)
+        quantize_group(format, e, values, first, 16, f, kept);
+    else if (block == 32)
+        quantize_group(format, e, values, first, 32, f, kept);
+    else
+        for (size_t i = first; i < first + block; i += 4 * LANES)
+            quantize_group(format, e, values, i, 4 * LANES, f, kept);
+}
+
+DSC_INLINE void tile_codes(enum format format, const struct tile *t, const struct encoding *e,
+                           size_t n, uint32_t block, enum kept kept)
+{
+    const float *const values = has_feedback(kept) ? t->x : e->v;
+
+    for (size_t b = 0; b < n / block; b++) {
+        const struct factors f = factors_of(t->scale[b], t->inv[b]);
+
+        if (t->amax[b] >= e->rare) {
+            encode_rare(format, e, b, block, block, kept);
+            continue;
+        }
+        put_scale(format, e->scales, b, t->scale[b]);
+        quantize_block(format, e, values, b * block, block, &f, kept);
+    }
+}
+
+/* ---- encoding ---- */
+
+DSC_INLINE struct encoding encoding_after(enum format format, const struct encoding *e, size_t n,
+                                          uint32_t block, enum kept kept)
+{
+    struct encoding next = *e;
+
+    next.q += code_bytes(format, n);
+    next.scales += scale_bytes(format, n / block);
+    next.out = out_at(e, n, kept);
+    next.v += n;
+    if (has_feedback(kept))
+        next.r += n;
+    return next;
+}
+
+/*
+ * The maxima of tile i + 1 come before the codes of tile i: that hides the time from the last
+ * element to the scales (a maximum over lanes and two divisions) behind work that does not need
+ * them.
+ */
+DSC_INLINE void encode_tiles(enum format format, struct encoding e, size_t n, uint32_t block,
+                             enum kept kept)
+{
+    struct tile tiles[2];
+    size_t left = n - n % block, len = dsc_min_size(TILE, left);
+
+    /* A vector of maxima may be longer than a tile has blocks. */
+    memset(tiles[0].amax, 0, sizeof(tiles[0].amax));
+    memset(tiles[1].amax, 0, sizeof(tiles[1].amax));
+    tile_scales(format, &tiles[0], &e, len, block, kept);
+    for (unsigned turn = 0; left > 0; turn ^= 1) {
+        const struct encoding next = encoding_after(format, &e, len, block, kept);
+        const size_t next_len = dsc_min_size(TILE, left - len);
+
+        tile_scales(format, &tiles[turn ^ 1], &next, next_len, block, kept);
+        tile_codes(format, &tiles[turn], &e, len, block, kept);
+        left -= len, len = next_len, e = next;
+    }
+    encode_rare(format, &e, 0, n % block, block, kept);
+}
+
+/* The usual block size is a constant, which makes shifts of divisions and unrolls loops. */
+DSC_INLINE void encode_blocks(enum format format, struct encoding e, size_t n, uint32_t block,
+                              enum kept kept)
+{
+    const uint32_t usual = format == INT4 ? 64 : 256;
+
+    if (block == usual)
+        encode_tiles(format, e, n, usual, kept);
+    else
+        encode_tiles(format, e, n, block, kept);
+}
+
+DSC_INLINE void encode(enum format format, struct encoding e, size_t n, uint32_t block)
+{
+    e.rare = F32_INF;
+    if (e.out == NULL)
+        encode_blocks(format, e, n, block, KEEP_NOTHING);
+    else
+        encode_blocks(format, e, n, block, KEEP_D);
+}
+
+DSC_INLINE void encode_feedback(enum format format, struct encoding e, size_t n, uint32_t block)
+{
+    /* Blocks whose D may be infinite need r again where it is to be kept. */
+    e.rare = (e.flags & DSC_KEEP_OLD) != 0 ? F32_HUGE : F32_INF;
+    if ((e.flags & DSC_STREAM) != 0 && (uintptr_t)e.out % sizeof(vf) == 0) {
+        encode_blocks(format, e, n, block, STREAM_RESIDUAL);
+        vec_stream_end();
+    } else {
+        encode_blocks(format, e, n, block, KEEP_RESIDUAL);
+    }
+}
+
+/* ---- decoding ---- */
+
+/* Blocks that hold no ordinary numbers, or whose scale the fast spelling cannot take. */
+DSC_INLINE bool is_rare(enum format format, const uint8_t *q, uint32_t scale, uint32_t block)
+{
+    if (format == E4M3)
+        return (scale & F32_ABS) >= SCALE_HUGE || codes_exceed(q, block, 0x7e);
+    if (format == E5M2)
+        return (scale & F32_ABS) >= F32_INF || codes_exceed(q, block, 0x7b);
+    return (scale & F32_ABS) >= F32_INF;
+}
+
+/* What a block's codes are multiplied with: vf_load_e4m3() gives values / 256. */
+DSC_INLINE nibble_table factor_of(enum format format, uint32_t scale)
+{
+    if (format == INT4)
+        return nibbles_scaled(float_of(scale));
+    return vf_set1(format == E4M3 ? float_of(scale) * 256.0f : float_of(scale));
+}
+
+/* D of LANES elements from element i of a block on. */
+DSC_INLINE vf dequantize(enum format format, const uint8_t *q, uint32_t i, nibble_table factor)
+{
+    if (format == INT4)
+        return vf_nibbles(q + i / 2, factor);
+    if (format == E4M3)
+        return vf_mul(vf_load_e4m3(q + i), factor);
+    if (format == E5M2)
+        return vf_mul(vf_load_e5m2(q + i), factor);
+    return vf_mul(vi_to_float(vi_load_i8(q + i)), factor);
+}
+
+DSC_INLINE void decode(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
+                       size_t n, uint32_t block)
+{
+    const size_t whole = n - n % block;
+
+    for (size_t i = 0; i < whole; i += block) {
+        const uint8_t *const codes = q + code_bytes(format, i);
+        const uint32_t scale = get_scale(format, scales, i / block);
+
+        if (is_rare(format, codes, scale, block)) {
+            reference[format].decode(dst + i, codes, scales + scale_bytes(format, i / block), block,
+                                     block);
+            continue;
+        }
+        const nibble_table factor = factor_of(format, scale);
+
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < block; j += LANES)
+            vf_store(dst + i + j, dequantize(format, codes, j, factor));
+    }
+    reference[format].decode(dst + whole, q + code_bytes(format, whole),
+                             scales + scale_bytes(format, whole / block), n - whole, block);
+}
+
+DSC_INLINE void decode_add(enum format format, float *acc, const uint8_t *q, const uint8_t *scales,
+                           size_t n, uint32_t block)
+{
+    const size_t whole = n - n % block;
+
+    for (size_t i = 0; i < whole; i += block) {
+        const uint8_t *const codes = q + code_bytes(format, i);
+        const uint32_t scale = get_scale(format, scales, i / block);
+
+        if (is_rare(format, codes, scale, block)) {
+            reference[format].decode_add(acc + i, codes, scales + scale_bytes(format, i / block),
+                                         block, block);
+            continue;
+        }
+        const nibble_table factor = factor_of(format, scale);
+
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < block; j += LANES)
+            vf_store(acc + i + j,
+                     vf_add(vf_load(acc + i + j), dequantize(format, codes, j, factor)));
+    }
+    reference[format].decode_add(acc + whole, q + code_bytes(format, whole),
+                                 scales + scale_bytes(format, whole / block), n - whole, block);
+}
+
+/* The four primitives of a format, under the names of kernels.h. */
+#define BLOCK_FORMAT(name, format)                                                             \
+    void LEVEL(name##_encode)(void *q, void *scale, float *d, const float *x, size_t n,        \
+                              uint32_t block)                                                  \
+    {                                                                                          \
+        encode(format, (struct encoding){ q, scale, d, x, NULL, 0.0f, 0, 0 }, n, block);       \
+    }                                                                                          \
+    void LEVEL(name##_encode_feedback)(void *q, void *scale, float *r_out, const float *v,     \
+                                       const float *r, float beta, unsigned flags, size_t n,   \
+                                       uint32_t block)                                         \
+    {                                                                                          \
+        encode_feedback(format, (struct encoding){ q, scale, r_out, v, r, beta, flags, 0 }, n, \
+                        block);                                                                \
+    }                                                                                          \
+    void LEVEL(name##_decode)(float *dst, const void *q, const void *scale, size_t n,          \
+                              uint32_t block)                                                  \
+    {                                                                                          \
+        decode(format, dst, q, scale, n, block);                                               \
+    }                                                                                          \
+    void LEVEL(name##_decode_add)(float *acc, const void *q, const void *scale, size_t n,      \
+                                  uint32_t block)                                              \
+    {                                                                                          \
+        decode_add(format, acc, q, scale, n, block);                                           \
+    }
+
+BLOCK_FORMAT(int8, INT8)
+BLOCK_FORMAT(int4, INT4)
+BLOCK_FORMAT(e4m3, E4M3)
+BLOCK_FORMAT(e5m2, E5M2)

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Conversions and element-wise primitives in the words of a vec_*.h: whole vectors here, the rest
+ * by the reference.
+ */
+#include "codec/kernels.h"
+
+static inline vf vf_canonical(vf x)
+{
+    return vf_nan_if_unordered(x, x, x);
+}
+
+/* bfloat16 in the low halves of 32-bit lanes. A canonical NaN rounds to 0x7fc0 as it is. */
+static inline vi bf16_bits(vf x)
+{
+    const vi u = vf_bits(vf_canonical(x));
+    const vi odd = vi_and(vi_shift_right(u, 16), vi_set1(1));
+
+    return vi_shift_right(vi_add(u, vi_add(odd, vi_set1(0x7fff))), 16);
+}
+
+static inline vf bf16_value(vi bits)
+{
+    return vf_canonical(vi_float(vi_shift_left(bits, 16)));
+}
+
+/* ---- conversions ---- */
+
+void LEVEL(f16_load)(float *dst, const uint16_t *src, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(dst + i, vf_canonical(vf_load_f16(src + i)));
+    dsc_f16_load_c(dst + i, src + i, n - i);
+}
+
+void LEVEL(f16_store)(uint16_t *dst, const float *src, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store_f16(dst + i, vf_canonical(vf_load(src + i)));
+    dsc_f16_store_c(dst + i, src + i, n - i);
+}
+
+void LEVEL(bf16_load)(float *dst, const uint16_t *src, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(dst + i, bf16_value(vi_load_u16(src + i)));
+    dsc_bf16_load_c(dst + i, src + i, n - i);
+}
+
+void LEVEL(bf16_store)(uint16_t *dst, const float *src, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + 2 * LANES <= n; i += 2 * LANES)
+        vi_store_u16(dst + i, bf16_bits(vf_load(src + i)), bf16_bits(vf_load(src + i + LANES)));
+    dsc_bf16_store_c(dst + i, src + i, n - i);
+}
+
+void LEVEL(f32_store)(float *dst, const float *src, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(dst + i, vf_canonical(vf_load(src + i)));
+    dsc_f32_store_c(dst + i, src + i, n - i);
+}
+
+/* ---- element-wise ---- */
+
+void LEVEL(axpy)(float *x, const float *v, const float *r, float beta, size_t n)
+{
+    const vf scale = vf_set1(beta);
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(x + i, vf_add(vf_load(v + i), vf_mul(scale, vf_load(r + i))));
+    dsc_axpy_c(x + i, v + i, r + i, beta, n - i);
+}
+
+void LEVEL(add)(float *acc, const float *x, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(acc + i, vf_add(vf_load(acc + i), vf_load(x + i)));
+    dsc_add_c(acc + i, x + i, n - i);
+}
+
+/* vf_max() gives its second operand for two zeros, so the two orders differ only in a zero's sign.
+ */
+void LEVEL(max)(float *acc, const float *x, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES) {
+        const vf a = vf_load(acc + i), b = vf_load(x + i);
+        const vi m = vi_and(vf_bits(vf_max(a, b)), vf_bits(vf_max(b, a)));
+
+        vf_store(acc + i, vf_nan_if_unordered(vi_float(m), a, b));
+    }
+    dsc_max_c(acc + i, x + i, n - i);
+}
+
+void LEVEL(min)(float *acc, const float *x, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES) {
+        const vf a = vf_load(acc + i), b = vf_load(x + i);
+        const vi m = vi_or(vf_bits(vf_min(a, b)), vf_bits(vf_min(b, a)));
+
+        vf_store(acc + i, vf_nan_if_unordered(vi_float(m), a, b));
+    }
+    dsc_min_c(acc + i, x + i, n - i);
+}
+
+void LEVEL(mul)(float *y, const float *x, float s, size_t n)
+{
+    const vf scale = vf_set1(s);
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(y + i, vf_mul(vf_load(x + i), scale));
+    dsc_mul_c(y + i, x + i, s, n - i);
+}
+
+void LEVEL(div)(float *y, const float *x, float d, size_t n)
+{
+    const vf divisor = vf_set1(d);
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(y + i, vf_div(vf_load(x + i), divisor));
+    dsc_div_c(y + i, x + i, d, n - i);
+}
+
+void LEVEL(residual)(float *r, const float *x, const float *o, float a, size_t n)
+{
+    const vf scale = vf_set1(a);
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(r + i, vf_sub(vf_load(x + i), vf_mul(scale, vf_load(o + i))));
+    dsc_residual_c(r + i, x + i, o + i, a, n - i);
+}
+
+size_t LEVEL(count_nonfinite)(const float *o, float a, size_t n)
+{
+    const vf scale = vf_set1(a);
+    size_t count = 0, i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        count += vf_count_nonfinite(vf_mul(vf_load(o + i), scale));
+    return count + dsc_count_nonfinite_c(o + i, a, n - i);
+}

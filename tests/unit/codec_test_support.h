@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests of codecs share: messages in memory, data, bits.
+ */
+#ifndef DSC_CODEC_TEST_SUPPORT_H
+#define DSC_CODEC_TEST_SUPPORT_H
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/internal_begin.h"
+#include "codec/codec.h"
+#include "codec/kernels.h"
+#include "support/internal_end.h"
+
+using floats = std::vector<float>;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+inline uint32_t bits(float x)
+{
+    uint32_t u;
+    std::memcpy(&u, &x, sizeof(u));
+    return u;
+}
+
+inline float from_bits(uint32_t u)
+{
+    float x;
+    std::memcpy(&x, &u, sizeof(x));
+    return x;
+}
+
+inline bool same_bits(const floats &a, const floats &b)
+{
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+/* A message in aligned memory that starts as rubbish, so that unwritten bytes show. */
+class Message {
+  public:
+    Message(const dscomm_codec_t *codec, size_t n, int exponent = 0)
+        : bytes_(codec->ops->message_bytes(codec, n) + 64, 0xa5)
+    {
+        const size_t skip = 16 - reinterpret_cast<uintptr_t>(bytes_.data()) % 16;
+        used_ = codec->ops->message_bytes(codec, n);
+        msg_ = { bytes_.data() + skip, n, exponent };
+    }
+    Message(const Message &) = delete;
+    Message &operator=(const Message &) = delete;
+
+    const dsc_msg *get() const
+    {
+        return &msg_;
+    }
+    uint8_t *at(size_t i)
+    {
+        return msg_.bytes + i;
+    }
+    std::vector<uint8_t> bytes() const
+    {
+        return { msg_.bytes, msg_.bytes + used_ };
+    }
+    size_t size() const
+    {
+        return used_;
+    }
+
+  private:
+    std::vector<uint8_t> bytes_;
+    size_t used_ = 0;
+    dsc_msg msg_ = {};
+};
+
+inline void encode(const dscomm_codec_t *codec, Message &m, const floats &x,
+                   float *decoded = nullptr)
+{
+    codec->ops->encode(codec, m.get(), 0, x.size(), x.data(), decoded);
+}
+
+inline floats decode(const dscomm_codec_t *codec, const Message &m)
+{
+    floats d(m.get()->n, 1.0f);
+    codec->ops->decode(codec, m.get(), 0, d.size(), d.data());
+    return d;
+}
+
+inline floats round_trip(const dscomm_codec_t *codec, const floats &x, int exponent = 0)
+{
+    Message m(codec, x.size(), exponent);
+    encode(codec, m, x);
+    return decode(codec, m);
+}
+
+template <typename T> T load(const Message &m, size_t byte)
+{
+    T v;
+    std::memcpy(&v, m.get()->bytes + byte, sizeof(v));
+    return v;
+}
+
+inline floats normal(size_t n, unsigned seed, float scale = 1.0f)
+{
+    std::mt19937 gen(seed);
+    std::normal_distribution<float> dist(0.0f, scale);
+    floats x(n);
+    for (float &v : x)
+        v = dist(gen);
+    return x;
+}
+
+/* Magnitudes from 2^-140 to 2^120, signs, zeros; every block its own range. */
+inline floats wild(size_t n, unsigned seed)
+{
+    std::mt19937 gen(seed);
+    floats x(n);
+    for (size_t i = 0; i < n; i++) {
+        const int middle = static_cast<int>(i / 48 * 37 % 260) - 140;
+        const float m = static_cast<float>(gen() % 2000) / 1000.0f - 1.0f;
+        x[i] = gen() % 7 == 0 ? -0.0f : std::ldexp(m, middle + static_cast<int>(gen() % 12));
+    }
+    return x;
+}
+
+/* A vector of these is carried exactly: the largest code at a scale of 1. */
+inline float full_code(const dscomm_codec_t *codec)
+{
+    if (codec->ops == &dsc_codec_int4)
+        return 7.0f;
+    if (codec->ops == &dsc_codec_fp8_e4m3)
+        return 448.0f;
+    return codec->ops == &dsc_codec_fp8_e5m2 ? 57344.0f : 127.0f;
+}
+
+#endif
