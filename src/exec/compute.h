@@ -26,6 +26,7 @@ struct dsc_compute {
     float *partial;
     uint8_t *gather;
     float ranks;              /* A: number of ranks for AVG, else 1 */
+    unsigned residual_flags;  /* DSC_KEEP_OLD, DSC_STREAM: how senders write the residual */
     bool idle[DSC_MAX_TIERS]; /* residual neither read nor written at this tier */
 };
 

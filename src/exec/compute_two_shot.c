@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What senders, owners and receivers of the two-shot algorithm do, at any tier.
+ */
+#include "exec/compute_internal.h"
+
+#include <string.h>
+
+/* ---- senders ---- */
+
+/* A sender without conversions encodes its span at once, which primitives do best. */
+static size_t step_elems(const struct dsc_op *op, bool is_direct, const struct dsc_tiles *t)
+{
+    return is_direct ? op->n : t->elems;
+}
+
+static void encode_plain(const struct dsc_compute *ctx, const struct dsc_op *op,
+                         const struct dsc_msg *msg, const struct dsc_tiles *t)
+{
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    const size_t step = step_elems(op, dsc_own_value_is_there(ctx, op), t);
+
+    for (size_t i = 0; i < op->n; i += step) {
+        const size_t n = dsc_min_size(step, op->n - i);
+
+        codec->ops->encode(codec, msg, i, n, dsc_own_value(ctx, op, i, n, t->value), NULL);
+    }
+}
+
+static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc_op *op,
+                                 const struct dsc_msg *msg, const struct dsc_tiles *t)
+{
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_residual *r = &ctx->call->residual;
+    const bool direct = r->type == DSCOMM_RESIDUAL_FP32;
+    const size_t step = step_elems(op, direct && dsc_own_value_is_there(ctx, op), t);
+
+    for (size_t i = 0; i < op->n; i += step) {
+        const size_t n = dsc_min_size(step, op->n - i), at = op->start + i;
+        const float *v = dsc_own_value(ctx, op, i, n, t->value);
+        const float *old = dsc_load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
+        float *fresh = direct ? (float *)r->out + at : t->fresh;
+
+        codec->ops->encode_feedback(codec, msg, i, n, v, old, r->beta, fresh,
+                                    direct ? ctx->residual_flags
+                                           : ctx->residual_flags & ~DSC_STREAM);
+        if (!direct)
+            dsc_store_residual(ctx, at, fresh, n);
+    }
+}
+
+size_t dsc_compute_send(const struct dsc_compute *ctx, const struct dsc_op *op, uint8_t *out,
+                        const struct dsc_tiles *t)
+{
+    const struct dsc_msg msg = { out, op->n, op->exponent };
+
+    if (ctx->idle[op->tier])
+        encode_plain(ctx, op, &msg, t);
+    else
+        encode_with_residual(ctx, op, &msg, t);
+    return 0;
+}
+
+/* ---- owners ---- */
+
+size_t dsc_compute_reduce(const struct dsc_compute *ctx, const struct dsc_op *op,
+                          const uint8_t *const *msgs, const struct dsc_tiles *t)
+{
+    for (size_t i = 0; i < op->n; i += t->elems) {
+        const size_t n = dsc_min_size(t->elems, op->n - i);
+
+        dsc_sum_tile(ctx, op, msgs, i, n, t);
+        memcpy(ctx->partial + op->out_partial + i, t->value, n * sizeof(float));
+    }
+    return 0;
+}
+
+/* With A = 1 and o = D, both in float32, r' = x - A*o is what a sender keeps: x - D. */
+static bool final_owner_is_sender(const struct dsc_compute *ctx, const struct dsc_op *op)
+{
+    return !ctx->idle[op->tier] && ctx->ranks == 1.0f &&
+           ctx->plan->params.dtype == DSCOMM_FLOAT32 &&
+           ctx->call->residual.type == DSCOMM_RESIDUAL_FP32;
+}
+
+/* The final owner in two fused steps, a sender's and a receiver's. */
+static size_t compute_final_fused(const struct dsc_compute *ctx, const struct dsc_op *op,
+                                  const uint8_t *const *msgs, const struct dsc_msg *msg,
+                                  const struct dsc_tiles *t)
+{
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_residual *r = &ctx->call->residual;
+    size_t n_bad = 0;
+
+    for (size_t i = 0; i < op->n; i += t->elems) {
+        const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
+        float *o = dsc_decoded_at(ctx, at, t);
+        size_t bad;
+
+        dsc_sum_tile(ctx, op, msgs, i, n, t);
+        codec->ops->encode_feedback(codec, msg, i, n, t->value, (const float *)r->in + at, r->beta,
+                                    (float *)r->out + at, ctx->residual_flags);
+        codec->ops->decode(codec, msg, i, n, o);
+        bad = ctx->k->count_nonfinite(o, 1.0f, n);
+        if (bad > 0)
+            dsc_restore_residual(ctx, at, o, n);
+        n_bad += bad;
+    }
+    return n_bad;
+}
+
+size_t dsc_compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
+                         const uint8_t *const *msgs, uint8_t *out, const struct dsc_tiles *t)
+{
+    const struct dsc_kernels *k = ctx->k;
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_msg msg = { out, op->n, op->exponent };
+    size_t n_bad = 0;
+
+    if (final_owner_is_sender(ctx, op))
+        return compute_final_fused(ctx, op, msgs, &msg, t);
+    for (size_t i = 0; i < op->n; i += t->elems) {
+        const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
+        float *d = dsc_decoded_at(ctx, at, t);
+        const float *old = NULL, *y, *o;
+        size_t bad;
+
+        dsc_sum_tile(ctx, op, msgs, i, n, t);
+        if (!ctx->idle[op->tier]) {
+            old = dsc_load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
+            k->axpy(t->value, t->value, old, ctx->call->residual.beta, n);
+        }
+        y = dsc_divided(ctx, n, t);
+        codec->ops->encode(codec, &msg, i, n, y, d);
+        o = dsc_output_of(ctx, at, d, n, t);
+        bad = k->count_nonfinite(o, ctx->ranks, n);
+        if (old != NULL)
+            dsc_keep_owner_residual(ctx, at, t->value, o, old, n, bad, t);
+        n_bad += bad;
+    }
+    return n_bad;
+}
+
+size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op,
+                          const uint8_t *const *msgs, const struct dsc_tiles *t)
+{
+    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    const struct dsc_msg msg = { (uint8_t *)msgs[0], op->n, op->exponent };
+    size_t n_bad = 0;
+
+    for (size_t i = 0; i < op->n; i += t->elems) {
+        const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
+        float *d = dsc_decoded_at(ctx, at, t);
+        const float *o;
+        size_t bad;
+
+        codec->ops->decode(codec, &msg, i, n, d);
+        o = dsc_output_of(ctx, at, d, n, t);
+        bad = ctx->k->count_nonfinite(o, ctx->ranks, n);
+        if (bad > 0)
+            dsc_restore_residual(ctx, at, o, n);
+        n_bad += bad;
+    }
+    return n_bad;
+}

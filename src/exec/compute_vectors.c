@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading and writing the caller's vectors and the residual, whatever their types.
+ */
+#include "exec/compute_internal.h"
+
+#include <math.h>
+
+bool dsc_own_value_is_there(const struct dsc_compute *ctx, const struct dsc_op *op)
+{
+    return op->own_partial != DSC_NO_BUFFER || ctx->plan->params.dtype == DSCOMM_FLOAT32;
+}
+
+const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *op, size_t first,
+                           size_t n, float *tile)
+{
+    const dscomm_dtype_t dtype = ctx->plan->params.dtype;
+    const uint8_t *input = ctx->call->send;
+
+    if (op->own_partial != DSC_NO_BUFFER)
+        return ctx->partial + op->own_partial + first;
+    input += (op->start + first) * dsc_dtype_bytes(dtype);
+    if (dtype == DSCOMM_FLOAT32)
+        return (const float *)(const void *)input;
+    dsc_dtype_load(dtype, tile, input, n);
+    return tile;
+}
+
+const float *dsc_load_residual(const struct dsc_compute *ctx, const void *vector, size_t at,
+                               size_t n, float *tile)
+{
+    if (ctx->call->residual.type == DSCOMM_RESIDUAL_FP32)
+        return (const float *)vector + at;
+    ctx->k->bf16_load(tile, (const uint16_t *)vector + at, n);
+    return tile;
+}
+
+/* Element `at` stays as it was before the call. */
+static void keep_old(const struct dsc_residual *r, size_t at)
+{
+    if (r->type == DSCOMM_RESIDUAL_FP32)
+        ((float *)r->out)[at] = ((const float *)r->in)[at];
+    else
+        ((uint16_t *)r->out)[at] = ((const uint16_t *)r->in)[at];
+}
+
+void dsc_store_residual(const struct dsc_compute *ctx, size_t at, const float *fresh, size_t n)
+{
+    const struct dsc_residual *r = &ctx->call->residual;
+
+    if (r->type == DSCOMM_RESIDUAL_FP32) {
+        for (size_t i = 0; i < n; i++)
+            if (isfinite(fresh[i]))
+                ((float *)r->out)[at + i] = fresh[i];
+            else
+                keep_old(r, at + i);
+        return;
+    }
+    ctx->k->bf16_store((uint16_t *)r->out + at, fresh, n);
+    for (size_t i = 0; i < n; i++)
+        if ((((const uint16_t *)r->out)[at + i] & 0x7f80) == 0x7f80)
+            keep_old(r, at + i);
+}
+
+void dsc_restore_residual(const struct dsc_compute *ctx, size_t at, const float *o, size_t n)
+{
+    const struct dsc_residual *r = &ctx->call->residual;
+
+    if (!ctx->call->feedback || r->in == r->out)
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(o[i] * ctx->ranks))
+            keep_old(r, at + i);
+}
+
+const float *dsc_store_output(const struct dsc_compute *ctx, size_t at, const float *src, size_t n,
+                              float *tile)
+{
+    const dscomm_dtype_t dtype = ctx->plan->params.dtype;
+    uint8_t *out = (uint8_t *)ctx->call->recv + at * dsc_dtype_bytes(dtype);
+
+    dsc_dtype_store(dtype, out, src, n);
+    if (dtype == DSCOMM_FLOAT32)
+        return (const float *)(const void *)out;
+    dsc_dtype_load(dtype, tile, out, n);
+    return tile;
+}
+
+void dsc_keep_owner_residual(const struct dsc_compute *ctx, size_t at, const float *x,
+                             const float *o, const float *old, size_t n, size_t n_bad,
+                             const struct dsc_tiles *t)
+{
+    const struct dsc_residual *r = &ctx->call->residual;
+    const bool direct = r->type == DSCOMM_RESIDUAL_FP32 && r->in != r->out && n_bad == 0;
+    float *fresh = direct ? (float *)r->out + at : t->fresh;
+
+    ctx->k->residual(fresh, x, o, ctx->ranks, n);
+    if (direct)
+        return;
+    for (size_t i = 0; n_bad > 0 && i < n; i++)
+        if (!isfinite(o[i] * ctx->ranks))
+            fresh[i] = old[i];
+    dsc_store_residual(ctx, at, fresh, n);
+}
+
+float *dsc_decoded_at(const struct dsc_compute *ctx, size_t at, const struct dsc_tiles *t)
+{
+    return ctx->plan->params.dtype == DSCOMM_FLOAT32 ? (float *)ctx->call->recv + at : t->decoded;
+}
+
+const float *dsc_output_of(const struct dsc_compute *ctx, size_t at, const float *d, size_t n,
+                           const struct dsc_tiles *t)
+{
+    if (ctx->plan->params.dtype == DSCOMM_FLOAT32)
+        return d;
+    return dsc_store_output(ctx, at, d, n, t->decoded);
+}
