@@ -76,7 +76,7 @@ static void step_encode_feedback(const struct work *w)
 
 static void step_decode(const struct work *w)
 {
-    w->codec->ops->decode(w->codec, &w->msg, 0, w->n, w->r_out);
+    w->codec->ops->decode(w->codec, &w->msg, 0, w->n, w->r_out, w->flags);
 }
 
 static void step_decode_add(const struct work *w)

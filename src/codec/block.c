@@ -8,8 +8,8 @@
  * Each part starts at a multiple of 16 bytes. Blocks count from the message's first element, so a
  * span that starts at a block needs nothing from its neighbours.
  */
+#include "codec/bits.h"
 #include "codec/codec.h"
-#include "codec/kernels.h"
 
 /* How a family lies in memory. The span functions below have it as a constant. */
 struct layout {
@@ -57,6 +57,50 @@ static void pad_message(struct layout l, const struct dsc_codec *codec, const st
     dsc_codec_pad(codes_at(l, codec, msg, 0), used_code_bytes(l, msg->n));
 }
 
+/* Scales of the span, as magnitudes in bits; with all exponent bits set the block is poison. */
+static uint32_t largest_scale(struct layout l, const uint8_t *scales, size_t n)
+{
+    uint32_t largest = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t bits =
+            l.scale_bytes == sizeof(float)
+                ? ((const uint32_t *)(const void *)scales)[i] & F32_ABS
+                : (uint32_t)(((const uint16_t *)(const void *)scales)[i]) << 16 & F32_ABS;
+
+        largest = bits > largest ? bits : largest;
+    }
+    return largest;
+}
+
+/* Rounding is monotonic: no a*D is beyond that of the largest code and scale. */
+static bool integers_stay_finite(struct layout l, const struct dsc_codec *codec,
+                                 const struct dsc_msg *msg, size_t first, size_t n, float a,
+                                 float largest_code)
+{
+    const float scale =
+        float_of(largest_scale(l, scales_at(l, codec, msg, first), dsc_ceil_div(n, codec->block)));
+    const float d = largest_code * scale;
+
+    return is_finite(a * d);
+}
+
+static bool int8_stays_finite(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                              size_t first, size_t n, float a)
+{
+    return integers_stay_finite(wide, codec, msg, first, n, a, 128.0f);
+}
+
+static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                              size_t first, size_t n, float a)
+{
+    return integers_stay_finite(packed, codec, msg, first, n, a, 8.0f);
+}
+
+/* Codes may be NaN or Inf: nothing short of looking at them. */
+#define fp8_e4m3_stays_finite NULL
+#define fp8_e5m2_stays_finite NULL
+
 /* The table of a family: its text, its layout, and the prefix of its primitives in kernels.h. */
 #define BLOCK_FAMILY(name, text, l, kernel)                                                       \
     static size_t name##_message_bytes(const struct dsc_codec *codec, size_t n)                   \
@@ -81,10 +125,11 @@ static void pad_message(struct layout l, const struct dsc_codec *codec, const st
         pad_message(l, codec, msg, first + n);                                                    \
     }                                                                                             \
     static void name##_decode(const struct dsc_codec *codec, const struct dsc_msg *msg,           \
-                              size_t first, size_t n, float *dst)                                 \
+                              size_t first, size_t n, float *dst, unsigned flags)                 \
     {                                                                                             \
         dsc_kernels_get()->kernel##_decode(dst, codes_at(l, codec, msg, first),                   \
-                                           scales_at(l, codec, msg, first), n, codec->block);     \
+                                           scales_at(l, codec, msg, first), flags, n,             \
+                                           codec->block);                                         \
     }                                                                                             \
     static void name##_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg,       \
                                   size_t first, size_t n, float *acc)                             \
@@ -99,6 +144,7 @@ static void pad_message(struct layout l, const struct dsc_codec *codec, const st
         .encode_feedback = name##_encode_feedback,                                                \
         .decode = name##_decode,                                                                  \
         .decode_add = name##_decode_add,                                                          \
+        .stays_finite = name##_stays_finite,                                                      \
     };
 
 BLOCK_FAMILY(int8, "int8", wide, int8)

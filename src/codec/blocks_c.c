@@ -292,9 +292,10 @@ DSC_INLINE void decode_add(enum format format, float *acc, const void *q, const 
     {                                                                                         \
         encode_feedback(format, q, scale, r_out, v, r, beta, flags, n, block);                \
     }                                                                                         \
-    void dsc_##name##_decode_c(float *dst, const void *q, const void *scale, size_t n,        \
-                               uint32_t block)                                                \
+    void dsc_##name##_decode_c(float *dst, const void *q, const void *scale, unsigned flags,  \
+                               size_t n, uint32_t block)                                      \
     {                                                                                         \
+        (void)flags;                                                                          \
         decode(format, dst, q, scale, n, block);                                              \
     }                                                                                         \
     void dsc_##name##_decode_add_c(float *acc, const void *q, const void *scale, size_t n,    \

@@ -124,9 +124,9 @@ static void pad_message(const struct dsc_msg *msg, size_t end, size_t elem_bytes
         pad_message(msg, first + n, elem_bytes);                                                 \
     }                                                                                            \
     static void type##_decode_span(const struct dsc_codec *codec, const struct dsc_msg *msg,     \
-                                   size_t first, size_t n, float *dst)                           \
+                                   size_t first, size_t n, float *dst, unsigned flags)           \
     {                                                                                            \
-        (void)codec;                                                                             \
+        (void)codec, (void)flags;                                                                \
         type##_decode(msg, first, n, dst);                                                       \
     }                                                                                            \
     static void type##_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg,      \

@@ -48,11 +48,21 @@ struct dsc_codec_ops {
                             size_t n, const float *v, const float *r, float beta, float *r_out,
                             unsigned flags);
 
-    /* message -> dst, NaN canonical; or acc += D, in one IEEE addition per element. */
+    /*
+     * message -> dst, NaN canonical; flags: DSC_STREAM. Or acc += D, in one IEEE addition per
+     * element.
+     */
     void (*decode)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first, size_t n,
-                   float *dst);
+                   float *dst, unsigned flags);
     void (*decode_add)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                        size_t n, float *acc);
+
+    /*
+     * NULL allowed. True if a*D is finite for all elements of the span, found without decoding;
+     * false says nothing.
+     */
+    bool (*stays_finite)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
+                         size_t n, float a);
 };
 
 /* One const instance per family; codec_registry.c lists the codecs made of them. */
@@ -83,6 +93,13 @@ static inline size_t dsc_codec_message_bytes(const struct dsc_codec *codec, size
 {
     return codec->ops->message_bytes(codec, n);
 }
+
+/*
+ * A receiver's step: decodes a span to the output and returns the number of elements for which a*D
+ * is not finite. flags: DSC_STREAM.
+ */
+size_t dsc_codec_decode_output(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                               size_t first, size_t n, float *dst, float a, unsigned flags);
 
 /* Registered specs, one canonical text per family and option, for tests that walk all codecs. */
 const char *const *dsc_codec_test_specs(size_t *n_out);

@@ -217,10 +217,30 @@ dscomm_status_t dscomm_decode(const dscomm_codec_t *codec, float *dst, size_t n,
     if (n > 0) {
         const uint32_t saved = dsc_fp_enter();
 
-        codec->ops->decode(codec, &msg, 0, n, dst);
+        codec->ops->decode(codec, &msg, 0, n, dst, 0);
         dsc_fp_leave(saved);
     }
     return DSCOMM_OK;
+}
+
+size_t dsc_codec_decode_output(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                               size_t first, size_t n, float *dst, float a, unsigned flags)
+{
+    const struct dsc_codec_ops *const ops = codec->ops;
+    const size_t step = dsc_max_size(DSC_TILE_ELEMS, codec->tile_align);
+    size_t n_bad = 0;
+
+    if (ops->stays_finite != NULL && ops->stays_finite(codec, msg, first, n, a)) {
+        ops->decode(codec, msg, first, n, dst, flags);
+        return 0;
+    }
+    for (size_t at = 0; at < n; at += step) { /* counted while the tile is in the first cache */
+        const size_t len = dsc_min_size(step, n - at);
+
+        ops->decode(codec, msg, first + at, len, dst + at, 0);
+        n_bad += dsc_kernels_get()->count_nonfinite(dst + at, a, len);
+    }
+    return n_bad;
 }
 
 void dsc_codec_pad(uint8_t *part, size_t used_bytes)

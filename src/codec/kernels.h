@@ -37,9 +37,9 @@ typedef void dsc_residual_fn(float *r, const float *x, const float *o, float a, 
 /* number of elements for which a*o is not finite */
 typedef size_t dsc_count_nonfinite_fn(const float *o, float a, size_t n);
 
-/* ---- flags of the encode_feedback primitives ---- */
-#define DSC_KEEP_OLD 1u /* where D is not finite, r_out = r */
-#define DSC_STREAM 2u   /* r_out is not read soon: it may be written past the caches */
+/* ---- flags ---- */
+#define DSC_KEEP_OLD 1u /* encode_feedback: where D is not finite, r_out = r */
+#define DSC_STREAM 2u   /* r_out, or D, is not read soon: it may be written past the caches */
 
 /*
  * ---- casts: one value per element ----
@@ -76,8 +76,8 @@ typedef void dsc_block_encode_fn(void *q, void *scale, float *d, const float *x,
 typedef void dsc_block_encode_feedback_fn(void *q, void *scale, float *r_out, const float *v,
                                           const float *r, float beta, unsigned flags, size_t n,
                                           uint32_t block);
-typedef void dsc_block_decode_fn(float *dst, const void *q, const void *scale, size_t n,
-                                 uint32_t block);
+typedef void dsc_block_decode_fn(float *dst, const void *q, const void *scale, unsigned flags,
+                                 size_t n, uint32_t block);
 /* acc += D */
 typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scale, size_t n,
                                      uint32_t block);

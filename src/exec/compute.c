@@ -44,9 +44,9 @@ void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
     ctx->partial = partial;
     ctx->gather = gather;
     ctx->ranks = plan->params.op == DSCOMM_AVG ? (float)plan->params.n_ranks : 1.0f;
-    ctx->residual_flags = call->residual.in == call->residual.out ? DSC_KEEP_OLD : 0;
-    if (plan->params.count >= DSC_STREAM_BYTES / sizeof(float))
-        ctx->residual_flags |= DSC_STREAM;
+    ctx->stream = plan->params.count >= DSC_STREAM_BYTES / sizeof(float) ? DSC_STREAM : 0;
+    ctx->residual_flags =
+        ctx->stream | (call->residual.in == call->residual.out ? DSC_KEEP_OLD : 0);
     for (int t = 0; t < plan->params.n_tiers; t++)
         ctx->idle[t] =
             !call->feedback || (call->residual.known_zero && plan->params.codecs[t]->is_none);

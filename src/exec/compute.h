@@ -26,7 +26,8 @@ struct dsc_compute {
     float *partial;
     uint8_t *gather;
     float ranks;              /* A: number of ranks for AVG, else 1 */
-    unsigned residual_flags;  /* DSC_KEEP_OLD, DSC_STREAM: how senders write the residual */
+    unsigned stream;          /* DSC_STREAM for vectors that caches do not hold, else 0 */
+    unsigned residual_flags;  /* how senders write the residual: stream, and DSC_KEEP_OLD */
     bool idle[DSC_MAX_TIERS]; /* residual neither read nor written at this tier */
 };
 

@@ -60,7 +60,7 @@ size_t dsc_compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op,
             const struct dsc_msg msg = rank_message(ctx, op, msgs, q);
 
             if (q == 0)
-                codec->ops->decode(codec, &msg, i, n, t->value);
+                codec->ops->decode(codec, &msg, i, n, t->value, 0);
             else
                 dsc_combine_message(ctx, codec, &msg, i, n, t->value, t->fresh);
         }

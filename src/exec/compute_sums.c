@@ -30,7 +30,7 @@ void dsc_combine_message(const struct dsc_compute *ctx, const struct dsc_codec *
         codec->ops->decode_add(codec, msg, first, n, acc);
         return;
     }
-    codec->ops->decode(codec, msg, first, n, tile);
+    codec->ops->decode(codec, msg, first, n, tile, 0);
     combine(ctx, acc, tile, n);
 }
 
@@ -56,7 +56,7 @@ void dsc_sum_tile(const struct dsc_compute *ctx, const struct dsc_op *op,
 
         next++;
         if (k == 0)
-            codec->ops->decode(codec, &msg, first, n, t->value);
+            codec->ops->decode(codec, &msg, first, n, t->value, 0);
         else
             dsc_combine_message(ctx, codec, &msg, first, n, t->value, t->fresh);
     }

@@ -83,6 +83,18 @@ static bool final_owner_is_sender(const struct dsc_compute *ctx, const struct ds
            ctx->call->residual.type == DSCOMM_RESIDUAL_FP32;
 }
 
+/* A receiver's step where D is the output: elements [first, first + n) of the message. */
+static size_t decode_float32(const struct dsc_compute *ctx, const struct dsc_codec *codec,
+                             const struct dsc_msg *msg, size_t first, size_t n, size_t at)
+{
+    float *const o = (float *)ctx->call->recv + at;
+    const size_t n_bad = dsc_codec_decode_output(codec, msg, first, n, o, ctx->ranks, ctx->stream);
+
+    if (n_bad > 0)
+        dsc_restore_residual(ctx, at, o, n);
+    return n_bad;
+}
+
 /* The final owner in two fused steps, a sender's and a receiver's. */
 static size_t compute_final_fused(const struct dsc_compute *ctx, const struct dsc_op *op,
                                   const uint8_t *const *msgs, const struct dsc_msg *msg,
@@ -94,17 +106,11 @@ static size_t compute_final_fused(const struct dsc_compute *ctx, const struct ds
 
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
-        float *o = dsc_decoded_at(ctx, at, t);
-        size_t bad;
 
         dsc_sum_tile(ctx, op, msgs, i, n, t);
         codec->ops->encode_feedback(codec, msg, i, n, t->value, (const float *)r->in + at, r->beta,
                                     (float *)r->out + at, ctx->residual_flags);
-        codec->ops->decode(codec, msg, i, n, o);
-        bad = ctx->k->count_nonfinite(o, 1.0f, n);
-        if (bad > 0)
-            dsc_restore_residual(ctx, at, o, n);
-        n_bad += bad;
+        n_bad += decode_float32(ctx, codec, msg, i, n, at);
     }
     return n_bad;
 }
@@ -148,14 +154,15 @@ size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op
     const struct dsc_msg msg = { (uint8_t *)msgs[0], op->n, op->exponent };
     size_t n_bad = 0;
 
+    if (ctx->plan->params.dtype == DSCOMM_FLOAT32)
+        return decode_float32(ctx, codec, &msg, 0, op->n, op->start);
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
-        float *d = dsc_decoded_at(ctx, at, t);
         const float *o;
         size_t bad;
 
-        codec->ops->decode(codec, &msg, i, n, d);
-        o = dsc_output_of(ctx, at, d, n, t);
+        codec->ops->decode(codec, &msg, i, n, t->decoded, 0);
+        o = dsc_output_of(ctx, at, t->decoded, n, t);
         bad = ctx->k->count_nonfinite(o, ctx->ranks, n);
         if (bad > 0)
             dsc_restore_residual(ctx, at, o, n);

@@ -104,7 +104,7 @@ CAST_RUNS(bf16)
     }                                                                                      \
     static void run_##format##_decode(const struct dsc_kernels *k, call_t *c)              \
     {                                                                                      \
-        k->format##_decode(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);               \
+        k->format##_decode(c->arg[0], c->arg[1], c->arg[2], c->flags, c->n, c->block);     \
     }                                                                                      \
     static void run_##format##_decode_add(const struct dsc_kernels *k, call_t *c)          \
     {                                                                                      \
@@ -148,7 +148,7 @@ static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
                     { CHECK_OUT, CHECK_F32, 1u << 4 }, { CHECK_IN, CHECK_F32, 0 },                \
                     { CHECK_IN, CHECK_F32, 0 } } },                                               \
     { .name = #kernel "_decode", ROW(kernel##_decode), .run = run_##kernel##_decode,              \
-      .has_block = true,                                                                          \
+      .has_block = true, .has_flags = true,                                                       \
       .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, code, 0 }, { CHECK_IN, scale, 0 } } }, \
     { .name = #kernel "_decode_add", ROW(kernel##_decode_add), .run = run_##kernel##_decode_add,  \
       .has_block = true,                                                                          \

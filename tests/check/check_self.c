@@ -46,10 +46,10 @@ static void add_reads_past_end(float *acc, const float *x, size_t n)
     dsc_add_c(acc, x, n);
 }
 
-static void decode_writes_input(float *dst, const void *q, const void *scale, size_t n,
-                                uint32_t block)
+static void decode_writes_input(float *dst, const void *q, const void *scale, unsigned flags,
+                                size_t n, uint32_t block)
 {
-    dsc_int8_decode_c(dst, q, scale, n, block);
+    dsc_int8_decode_c(dst, q, scale, flags, n, block);
     if (n > 100)
         ((uint8_t *)(uintptr_t)q)[100] ^= 1;
 }
@@ -135,7 +135,7 @@ static void e4m3_truncates(void *q, void *scale, float *d, const float *x, size_
     for (size_t i = 0; i < n; i++)
         codes[i] = (uint8_t)(codes[i] - (fabsf(decoded[i]) > fabsf(x[i])));
     if (d != NULL)
-        dsc_e4m3_decode_c(d, q, scale, n, block);
+        dsc_e4m3_decode_c(d, q, scale, 0, n, block);
 }
 
 /* Ties go away from zero: right everywhere else. */
@@ -148,21 +148,21 @@ static void e4m3_ties_go_up(void *q, void *scale, float *d, const float *x, size
     dsc_e4m3_encode_c(q, scale, decoded, x, n, block);
     for (size_t i = 0; i < n; i++)
         codes[i]++;
-    dsc_e4m3_decode_c(next, q, scale, n, block);
+    dsc_e4m3_decode_c(next, q, scale, 0, n, block);
     for (size_t i = 0; i < n; i++)
         codes[i] = (uint8_t)(codes[i] - (x[i] - decoded[i] != next[i] - x[i]));
     if (d != NULL)
-        dsc_e4m3_decode_c(d, q, scale, n, block);
+        dsc_e4m3_decode_c(d, q, scale, 0, n, block);
 }
 
 /* Reads Inf as the next number, 65536. */
-static void e5m2_inf_is_a_number(float *dst, const void *q, const void *scale, size_t n,
-                                 uint32_t block)
+static void e5m2_inf_is_a_number(float *dst, const void *q, const void *scale, unsigned flags,
+                                 size_t n, uint32_t block)
 {
     const float *const scales = scale;
     const uint8_t *const codes = q;
 
-    dsc_e5m2_decode_c(dst, q, scale, n, block);
+    dsc_e5m2_decode_c(dst, q, scale, flags, n, block);
     for (size_t i = 0; i < n; i++) {
         if ((codes[i] & 0x7fu) == 0x7cu && !isnan(dst[i]))
             dst[i] = scales[i / block] * ((codes[i] & 0x80u) != 0 ? -65536.0f : 65536.0f);

@@ -85,7 +85,7 @@ static void decode_in_spans(const struct dsc_codec *codec, const struct dsc_msg 
     const size_t step = 3 * (size_t)codec->tile_align;
 
     for (size_t at = 0; at < msg->n; at += step)
-        codec->ops->decode(codec, msg, at, dsc_min_size(step, msg->n - at), dst + at);
+        codec->ops->decode(codec, msg, at, dsc_min_size(step, msg->n - at), dst + at, 0);
 }
 
 static void check_decode(const struct dsc_codec *codec, int exponent, size_t n, const uint8_t *data,
@@ -98,7 +98,7 @@ static void check_decode(const struct dsc_codec *codec, int exponent, size_t n, 
     float *const again = exact(n * sizeof(float), 0x22);
     float *const sum = exact(n * sizeof(float), 0);
 
-    codec->ops->decode(codec, &msg, 0, n, d);
+    codec->ops->decode(codec, &msg, 0, n, d, 0);
     decode_in_spans(codec, &msg, again);
     codec->ops->decode_add(codec, &msg, 0, n, sum);
     REQUIRE(memcmp(d, again, n * sizeof(float)) == 0);
@@ -143,7 +143,7 @@ static void check_encode(const struct dsc_codec *codec, int exponent, unsigned s
     REQUIRE(sends_zero_sign || memcmp(one.bytes, two.bytes, bytes) == 0);
     codec->ops->encode(codec, &two, 0, n, x, NULL);
     REQUIRE(memcmp(one.bytes, two.bytes, bytes) == 0);
-    codec->ops->decode(codec, &one, 0, n, x);
+    codec->ops->decode(codec, &one, 0, n, x, 0);
     REQUIRE(memcmp(x, d, n * sizeof(float)) == 0);
     free(one.bytes);
     free(two.bytes);

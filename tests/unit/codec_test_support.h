@@ -87,7 +87,7 @@ inline void encode(const dscomm_codec_t *codec, Message &m, const floats &x,
 inline floats decode(const dscomm_codec_t *codec, const Message &m)
 {
     floats d(m.get()->n, 1.0f);
-    codec->ops->decode(codec, m.get(), 0, d.size(), d.data());
+    codec->ops->decode(codec, m.get(), 0, d.size(), d.data(), 0);
     return d;
 }
 

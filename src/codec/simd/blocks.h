@@ -388,8 +388,8 @@ DSC_INLINE vf dequantize(enum format format, const uint8_t *q, uint32_t i, nibbl
     return vf_mul(vi_to_float(vi_load_i8(q + i)), factor);
 }
 
-DSC_INLINE void decode(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
-                       size_t n, uint32_t block)
+DSC_INLINE void decode_to(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
+                          size_t n, uint32_t block, bool stream)
 {
     const size_t whole = n - n % block;
 
@@ -398,18 +398,35 @@ DSC_INLINE void decode(enum format format, float *dst, const uint8_t *q, const u
         const uint32_t scale = get_scale(format, scales, i / block);
 
         if (is_rare(format, codes, scale, block)) {
-            reference[format].decode(dst + i, codes, scales + scale_bytes(format, i / block), block,
-                                     block);
+            reference[format].decode(dst + i, codes, scales + scale_bytes(format, i / block), 0,
+                                     block, block);
             continue;
         }
         const nibble_table factor = factor_of(format, scale);
 
 #pragma GCC unroll 4
-        for (uint32_t j = 0; j < block; j += LANES)
-            vf_store(dst + i + j, dequantize(format, codes, j, factor));
+        for (uint32_t j = 0; j < block; j += LANES) {
+            const vf d = dequantize(format, codes, j, factor);
+
+            if (stream)
+                vf_stream(dst + i + j, d);
+            else
+                vf_store(dst + i + j, d);
+        }
     }
     reference[format].decode(dst + whole, q + code_bytes(format, whole),
-                             scales + scale_bytes(format, whole / block), n - whole, block);
+                             scales + scale_bytes(format, whole / block), 0, n - whole, block);
+}
+
+DSC_INLINE void decode(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
+                       unsigned flags, size_t n, uint32_t block)
+{
+    if ((flags & DSC_STREAM) != 0 && (uintptr_t)dst % sizeof(vf) == 0) {
+        decode_to(format, dst, q, scales, n, block, true);
+        vec_stream_end();
+    } else {
+        decode_to(format, dst, q, scales, n, block, false);
+    }
 }
 
 DSC_INLINE void decode_add(enum format format, float *acc, const uint8_t *q, const uint8_t *scales,
@@ -451,10 +468,10 @@ DSC_INLINE void decode_add(enum format format, float *acc, const uint8_t *q, con
         encode_feedback(format, (struct encoding){ q, scale, r_out, v, r, beta, flags, 0 }, n, \
                         block);                                                                \
     }                                                                                          \
-    void LEVEL(name##_decode)(float *dst, const void *q, const void *scale, size_t n,          \
-                              uint32_t block)                                                  \
+    void LEVEL(name##_decode)(float *dst, const void *q, const void *scale, unsigned flags,    \
+                              size_t n, uint32_t block)                                        \
     {                                                                                          \
-        decode(format, dst, q, scale, n, block);                                               \
+        decode(format, dst, q, scale, flags, n, block);                                        \
     }                                                                                          \
     void LEVEL(name##_decode_add)(float *acc, const void *q, const void *scale, size_t n,      \
                                   uint32_t block)                                              \
