@@ -101,7 +101,8 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
 #define fp8_e4m3_stays_finite NULL
 #define fp8_e5m2_stays_finite NULL
 
-/* The table of a family: its text, its layout, and the prefix of its primitives in kernels.h. */
+/* The functions of a format: its family, its layout, and the prefix of its primitives in kernels.h.
+ */
 #define BLOCK_FAMILY(name, text, l, kernel)                                                       \
     static size_t name##_message_bytes(const struct dsc_codec *codec, size_t n)                   \
     {                                                                                             \
@@ -137,7 +138,7 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
         dsc_kernels_get()->kernel##_decode_add(acc, codes_at(l, codec, msg, first),               \
                                                scales_at(l, codec, msg, first), n, codec->block); \
     }                                                                                             \
-    const struct dsc_codec_ops dsc_codec_##name = {                                               \
+    static const struct dsc_codec_ops name##_ops = {                                              \
         .family = text,                                                                           \
         .message_bytes = name##_message_bytes,                                                    \
         .encode = name##_encode,                                                                  \
@@ -151,3 +152,39 @@ BLOCK_FAMILY(int8, "int8", wide, int8)
 BLOCK_FAMILY(int4, "int4", packed, int4)
 BLOCK_FAMILY(fp8_e4m3, "fp8", wide, e4m3)
 BLOCK_FAMILY(fp8_e5m2, "fp8", wide, e5m2)
+
+/* ---- the families ---- */
+
+#define ROW(format, text, elems, error)                                                \
+    {                                                                                  \
+        .ops = &format##_ops, .spec = (text), .block = (elems), .tile_align = (elems), \
+        .e0 = (error)                                                                  \
+    }
+
+static const struct dsc_codec int8_rows[] = {
+    ROW(int8, "int8", 256, 0.0075),         ROW(int8, "int8:block=128", 128, 0.0075),
+    ROW(int8, "int8:block=64", 64, 0.0075), ROW(int8, "int8:block=32", 32, 0.0075),
+    ROW(int8, "int8:block=16", 16, 0.0075),
+};
+
+static const struct dsc_codec int4_rows[] = {
+    ROW(int4, "int4", 64, 0.11),
+    ROW(int4, "int4:block=256", 256, 0.13),
+    ROW(int4, "int4:block=128", 128, 0.118),
+    ROW(int4, "int4:block=32", 32, 0.097),
+    ROW(int4, "int4:block=16", 16, 0.086),
+};
+
+static const struct dsc_codec fp8_rows[] = {
+    ROW(fp8_e4m3, "fp8", 256, 0.026),
+    ROW(fp8_e5m2, "fp8:e5m2", 256, 0.052),
+};
+
+#define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES
+
+const struct dsc_family dsc_family_int8 = { "int8",       "[:block=N]", BLOCK_OPTION,
+                                            ":block=256", int8_rows,    DSC_ARRAY_LEN(int8_rows) };
+const struct dsc_family dsc_family_int4 = { "int4",      "[:block=N]", BLOCK_OPTION,
+                                            ":block=64", int4_rows,    DSC_ARRAY_LEN(int4_rows) };
+const struct dsc_family dsc_family_fp8 = { "fp8",   "[:e5m2]", "e4m3, the default, or e5m2",
+                                           ":e4m3", fp8_rows,  DSC_ARRAY_LEN(fp8_rows) };

@@ -140,17 +140,45 @@ CAST_TYPE(f32, wide_at, WIDE_BYTES)
 CAST_TYPE(f16, half_at, HALF_BYTES)
 CAST_TYPE(bf16, half_at, HALF_BYTES)
 
-#define CAST_FAMILY(name, type)                     \
-    const struct dsc_codec_ops dsc_codec_##name = { \
-        .family = #name,                            \
-        .message_bytes = type##_message_bytes,      \
-        .encode = type##_encode_span,               \
-        .encode_feedback = type##_encode_feedback,  \
-        .decode = type##_decode_span,               \
-        .decode_add = type##_decode_add,            \
-    };
+/* The one codec of a family: its table and its row. */
+#define CAST_FAMILY(family_name, type, none, exact, error)                                   \
+    static const struct dsc_codec_ops family_name##_ops = {                                  \
+        .family = #family_name,                                                              \
+        .message_bytes = type##_message_bytes,                                               \
+        .encode = type##_encode_span,                                                        \
+        .encode_feedback = type##_encode_feedback,                                           \
+        .decode = type##_decode_span,                                                        \
+        .decode_add = type##_decode_add,                                                     \
+    };                                                                                       \
+    static const struct dsc_codec family_name##_row = {                                      \
+        .ops = &family_name##_ops,                                                           \
+        .spec = #family_name,                                                                \
+        .block = 1,                                                                          \
+        .is_none = (none),                                                                   \
+        .lossless = (exact),                                                                 \
+        .tile_align = 1,                                                                     \
+        .e0 = (error),                                                                       \
+    };                                                                                       \
+    const struct dsc_family dsc_family_##family_name = { #family_name,       "", NULL, NULL, \
+                                                         &family_name##_row, 1 };
 
-CAST_FAMILY(none, f32)
-CAST_FAMILY(fp32, f32)
-CAST_FAMILY(fp16, f16)
-CAST_FAMILY(bf16, bf16)
+CAST_FAMILY(none, f32, true, true, 0.0)
+CAST_FAMILY(fp32, f32, false, true, 0.0)
+CAST_FAMILY(fp16, f16, false, false, 3e-4)
+CAST_FAMILY(bf16, bf16, false, false, 2e-3)
+
+const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype)
+{
+    if (!codec->is_none)
+        return codec;
+    switch (dtype) {
+    case DSCOMM_FLOAT32:
+        return &fp32_row;
+    case DSCOMM_FLOAT16:
+        return &fp16_row;
+    case DSCOMM_BFLOAT16:
+        return &bf16_row;
+    }
+    DSC_ASSERT(dsc_dtype_bytes(dtype) != 0); /* callers check data types */
+    return codec;
+}

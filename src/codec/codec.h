@@ -65,10 +65,6 @@ struct dsc_codec_ops {
                          size_t n, float a);
 };
 
-/* One const instance per family; codec_registry.c lists the codecs made of them. */
-extern const struct dsc_codec_ops dsc_codec_none, dsc_codec_fp32, dsc_codec_fp16, dsc_codec_bf16,
-    dsc_codec_int8, dsc_codec_int4, dsc_codec_fp8_e4m3, dsc_codec_fp8_e5m2;
-
 /*
  * Writes the zeros between a part's end at used_bytes and the next multiple of 16. Parts of a
  * message start at multiples of 16 bytes.
@@ -85,6 +81,24 @@ struct dsc_codec {
     uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
     double e0;           /* nominal relative L2 error of one encode */
 };
+
+/*
+ * A family: all specs with one first word. Each is in the file of its wire format and in the list
+ * of codec_registry.c.
+ */
+struct dsc_family {
+    const char *name;
+    const char *form;    /* how its options look, for a list of what is allowed: "[:block=N]" */
+    const char *options; /* what they may be, in words; NULL: it has none */
+    const char *default_option; /* text that means the same as none: ":block=256"; NULL: no such */
+    const struct dsc_codec *rows; /* one per spec; the first is without options */
+    size_t n_rows;
+};
+
+#define DSC_BLOCK_SIZES "N one of 16 32 64 128 256"
+
+extern const struct dsc_family dsc_family_none, dsc_family_fp32, dsc_family_fp16, dsc_family_bf16,
+    dsc_family_int8, dsc_family_int4, dsc_family_fp8;
 
 /* The codec that really runs: for `none` the cast to the data type, else the codec itself. */
 const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list of codecs and the public functions on them. A codec is a const row: parsing finds it by
- * its text, so equal specs give the same pointer, nothing is allocated and any thread may parse.
+ * The list of families and the public functions on codecs. A codec is a const row of its family:
+ * parsing finds it by its text, so equal specs give the same pointer, nothing is allocated and any
+ * thread may parse.
  */
 #include "codec/codec.h"
 
@@ -11,46 +12,9 @@
 /* Larger vectors could overflow a size in bytes; no memory holds one. */
 #define ELEMS_MAX (SIZE_MAX / 16)
 
-#define CAST_ROW(name, none, exact, error)                                      \
-    {                                                                           \
-        .ops = &dsc_codec_##name, .spec = #name, .block = 1, .is_none = (none), \
-        .lossless = (exact), .tile_align = 1, .e0 = (error)                     \
-    }
-#define BLOCK_ROW(name, text, elems, error)                                                \
-    {                                                                                      \
-        .ops = &dsc_codec_##name, .spec = (text), .block = (elems), .tile_align = (elems), \
-        .e0 = (error)                                                                      \
-    }
-
-enum { CODEC_NONE, CODEC_FP32, CODEC_FP16, CODEC_BF16, CODEC_INT8, CODEC_INT4, CODEC_FP8 };
-
-static const struct dsc_codec codecs[] = {
-    [CODEC_NONE] = CAST_ROW(none, true, true, 0.0),
-    [CODEC_FP32] = CAST_ROW(fp32, false, true, 0.0),
-    [CODEC_FP16] = CAST_ROW(fp16, false, false, 3e-4),
-    [CODEC_BF16] = CAST_ROW(bf16, false, false, 2e-3),
-    [CODEC_INT8] = BLOCK_ROW(int8, "int8", 256, 0.0075),
-    [CODEC_INT4] = BLOCK_ROW(int4, "int4", 64, 0.11),
-    [CODEC_FP8] = BLOCK_ROW(fp8_e4m3, "fp8", 256, 0.026),
-    BLOCK_ROW(int8, "int8:block=128", 128, 0.0075),
-    BLOCK_ROW(int8, "int8:block=64", 64, 0.0075),
-    BLOCK_ROW(int8, "int8:block=32", 32, 0.0075),
-    BLOCK_ROW(int8, "int8:block=16", 16, 0.0075),
-    BLOCK_ROW(int4, "int4:block=256", 256, 0.13),
-    BLOCK_ROW(int4, "int4:block=128", 128, 0.118),
-    BLOCK_ROW(int4, "int4:block=32", 32, 0.097),
-    BLOCK_ROW(int4, "int4:block=16", 16, 0.086),
-    BLOCK_ROW(fp8_e5m2, "fp8:e5m2", 256, 0.052),
-};
-
-/* Texts that are understood but not canonical. */
-static const struct {
-    const char *text;
-    const struct dsc_codec *codec;
-} aliases[] = {
-    { "int8:block=256", &codecs[CODEC_INT8] },
-    { "int4:block=64", &codecs[CODEC_INT4] },
-    { "fp8:e4m3", &codecs[CODEC_FP8] },
+static const struct dsc_family *const families[] = {
+    &dsc_family_none, &dsc_family_fp32, &dsc_family_fp16, &dsc_family_bf16,
+    &dsc_family_int8, &dsc_family_int4, &dsc_family_fp8,
 };
 
 /* New ones go to the end: files of tests/fuzz/corpus hold indices. */
@@ -61,34 +25,26 @@ static const char *const test_specs[] = {
     "int4:block=128", "int4:block=256", "fp8",           "fp8:e5m2",
 };
 
-/* What an error says: X(family, its options in short, and in words; NULL: it has none). */
-#define BLOCK_SIZES "N one of 16 32 64 128 256"
-#define FAMILIES(X)                                  \
-    X("none", "", NULL)                              \
-    X("fp32", "", NULL)                              \
-    X("fp16", "", NULL)                              \
-    X("bf16", "", NULL)                              \
-    X("int8", "[:block=N]", "block=N, " BLOCK_SIZES) \
-    X("int4", "[:block=N]", "block=N, " BLOCK_SIZES) \
-    X("fp8", "[:e5m2]", "e4m3, the default, or e5m2")
-
-#define FAMILY_TEXT(name, form, options) name form " "
-#define ALLOWED FAMILIES(FAMILY_TEXT) "with " BLOCK_SIZES
-
-#define FAMILY_ROW(name, form, options) { name, options },
-static const struct {
-    const char *name, *options;
-} families[] = { FAMILIES(FAMILY_ROW) };
-
-static const struct dsc_codec *find(const char *spec)
+/* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */
+static const struct dsc_family *find_family(const char *spec, size_t name_len)
 {
-    for (size_t i = 0; i < DSC_ARRAY_LEN(codecs); i++) {
-        if (strcmp(spec, codecs[i].spec) == 0)
-            return &codecs[i];
+    for (size_t i = 0; i < DSC_ARRAY_LEN(families); i++) {
+        const char *const name = families[i]->name;
+
+        if (strlen(name) == name_len && strncmp(spec, name, name_len) == 0)
+            return families[i];
     }
-    for (size_t i = 0; i < DSC_ARRAY_LEN(aliases); i++) {
-        if (strcmp(spec, aliases[i].text) == 0)
-            return aliases[i].codec;
+    return NULL;
+}
+
+static const struct dsc_codec *find_codec(const struct dsc_family *family, const char *spec,
+                                          const char *options)
+{
+    if (family->default_option != NULL && strcmp(options, family->default_option) == 0)
+        return &family->rows[0];
+    for (size_t i = 0; i < family->n_rows; i++) {
+        if (strcmp(spec, family->rows[i].spec) == 0)
+            return &family->rows[i];
     }
     return NULL;
 }
@@ -109,32 +65,50 @@ static void quote(char *dst, size_t dst_bytes, const char *text)
     (void)snprintf(dst + 1 + shown, dst_bytes - 1 - shown, shown < len ? "...\"" : "\"");
 }
 
-static dscomm_status_t fail_unknown(const char *spec)
+/* "none fp32 ... int8[:block=N]": the families and how their options look. */
+static void list_allowed(char *dst, size_t dst_bytes)
 {
-    const size_t name_len = strcspn(spec, ":,");
-    char shown[80];
+    size_t used = 0;
+
+    for (size_t i = 0; i < DSC_ARRAY_LEN(families) && used < dst_bytes; i++)
+        used += (size_t)snprintf(dst + used, dst_bytes - used, "%s%s%s", i > 0 ? " " : "",
+                                 families[i]->name, families[i]->form);
+    if (used < dst_bytes)
+        (void)snprintf(dst + used, dst_bytes - used, " with " DSC_BLOCK_SIZES);
+}
+
+static dscomm_status_t fail_null(const char *what)
+{
+    char allowed[300];
+
+    list_allowed(allowed, sizeof(allowed));
+    return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is NULL; allowed: %s", what, allowed);
+}
+
+static dscomm_status_t fail_unknown(const struct dsc_family *family, const char *spec)
+{
+    char shown[80], allowed[300];
 
     quote(shown, sizeof(shown), spec);
-    for (size_t i = 0; spec[name_len] != '\0' && i < DSC_ARRAY_LEN(families); i++) {
-        const char *const name = families[i].name;
-
-        if (strlen(name) == name_len && strncmp(spec, name, name_len) == 0)
-            return dsc_fail(DSCOMM_ERR_INVALID, "codec %s: %s takes %s", shown, name,
-                            families[i].options != NULL ? families[i].options : "no options");
-    }
-    return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is not known; allowed: " ALLOWED, shown);
+    if (family != NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "codec %s: %s takes %s", shown, family->name,
+                        family->options != NULL ? family->options : "no options");
+    list_allowed(allowed, sizeof(allowed));
+    return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is not known; allowed: %s", shown, allowed);
 }
 
 dscomm_status_t dscomm_codec_parse(const char *spec, const dscomm_codec_t **codec_out)
 {
     if (spec == NULL || codec_out == NULL)
-        return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is NULL; allowed: " ALLOWED,
-                        spec == NULL ? "spec" : "output");
+        return fail_null(spec == NULL ? "spec" : "output");
 
-    const struct dsc_codec *const codec = find(spec);
+    const size_t name_len = strcspn(spec, ":,");
+    const struct dsc_family *const family = find_family(spec, name_len);
+    const struct dsc_codec *const codec =
+        family != NULL ? find_codec(family, spec, spec + name_len) : NULL;
 
     if (codec == NULL)
-        return fail_unknown(spec);
+        return fail_unknown(family, spec);
     *codec_out = codec;
     return DSCOMM_OK;
 }
@@ -148,13 +122,13 @@ const dscomm_codec_t *dscomm_codec(const char *spec)
 
 const char *dscomm_codec_spec(const dscomm_codec_t *codec)
 {
-    return codec == NULL ? codecs[CODEC_NONE].spec : codec->spec;
+    return codec == NULL ? dsc_family_none.rows->spec : codec->spec;
 }
 
 size_t dscomm_codec_bound(const dscomm_codec_t *codec, size_t n)
 {
     if (codec == NULL)
-        codec = &codecs[CODEC_NONE];
+        codec = dsc_family_none.rows;
     return n <= ELEMS_MAX ? dsc_codec_message_bytes(codec, n) : SIZE_MAX - 15;
 }
 
@@ -246,22 +220,6 @@ size_t dsc_codec_decode_output(const struct dsc_codec *codec, const struct dsc_m
 void dsc_codec_pad(uint8_t *part, size_t used_bytes)
 {
     memset(part + used_bytes, 0, dsc_round_up(used_bytes, 16) - used_bytes);
-}
-
-const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype)
-{
-    if (!codec->is_none)
-        return codec;
-    switch (dtype) {
-    case DSCOMM_FLOAT32:
-        return &codecs[CODEC_FP32];
-    case DSCOMM_FLOAT16:
-        return &codecs[CODEC_FP16];
-    case DSCOMM_BFLOAT16:
-        return &codecs[CODEC_BF16];
-    }
-    DSC_ASSERT(dsc_dtype_bytes(dtype) != 0); /* callers check data types */
-    return codec;
 }
 
 const char *const *dsc_codec_test_specs(size_t *n_out)

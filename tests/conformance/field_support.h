@@ -33,10 +33,10 @@ inline float full_code_of(const std::string &spec)
 {
     const auto *ops = dscomm_codec(spec.c_str())->ops;
 
-    return ops == &dsc_codec_int4       ? 7.0f
-           : ops == &dsc_codec_fp8_e4m3 ? 448.0f
-           : ops == &dsc_codec_fp8_e5m2 ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
-                                        : 127.0f;
+    return ops == dscomm_codec("int4")->ops       ? 7.0f
+           : ops == dscomm_codec("fp8")->ops      ? 448.0f
+           : ops == dscomm_codec("fp8:e5m2")->ops ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
+                                                  : 127.0f;
 }
 
 inline float probe_code(const std::string &spec, size_t i)
@@ -47,11 +47,11 @@ inline float probe_code(const std::string &spec, size_t i)
 
     if (i % 16 == 0)
         return full_code_of(spec);
-    if (ops == &dsc_codec_int4)
+    if (ops == dscomm_codec("int4")->ops)
         return (float)((i * 11) % 15) - 7.0f;
-    if (ops == &dsc_codec_fp8_e4m3)
+    if (ops == dscomm_codec("fp8")->ops)
         return e4m3[(i * 5 + 3) % 16];
-    if (ops == &dsc_codec_fp8_e5m2)
+    if (ops == dscomm_codec("fp8:e5m2")->ops)
         return ((float)((i * 5 + 3) % 16) * 0.5f - 3.5f) * 0x1p-10f;
     return (float)((i * 37) % 255) - 127.0f;
 }

@@ -68,7 +68,7 @@ static void *exact_copy(size_t bytes, const uint8_t *data, size_t size)
 /* Their codes hold signed zeros and NaN; those of the other block formats are integers. */
 static bool has_float_codes(const struct dsc_codec *codec)
 {
-    return codec->ops == &dsc_codec_fp8_e4m3 || codec->ops == &dsc_codec_fp8_e5m2;
+    return codec->ops == dscomm_codec("fp8")->ops || codec->ops == dscomm_codec("fp8:e5m2")->ops;
 }
 
 static bool is_finite_block(const float *x, size_t n)
