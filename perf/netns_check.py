@@ -2,13 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How close a collective over TCP comes to what slow links can carry, and whether `wire` is true.
 
-Four ranks in four network namespaces on one bridge, each link held to 1 Gbit/s in both directions:
-
-    ns r0: eth0 --- p0 \\
-    ns r1: eth0 --- p1  \\  ns sw: bridge      tbf on every eth0 (what a rank sends)
-    ns r2: eth0 --- p2  /                      and on every p    (what a rank receives)
-    ns r3: eth0 --- p3 /
-
+Four ranks in four network namespaces, each link held to 1 Gbit/s in both directions (netns.py).
 Every round measures the links (iperf3, a ring of four flows at once, so that each link is full in
 both directions) and runs all_reduce_perf once per codec. Judged are medians over the rounds:
 
@@ -19,131 +13,22 @@ Exit code: 0 within the requirements, 1 not, 2 bad option, 77 where it cannot ru
 is missing, no namespaces.
 """
 import argparse
-import atexit
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import netns  # noqa: E402
 
 N_RANKS = 4
 LIMITS = {'none': 1.15, 'int8': 1.2}
 WIRE_LIMIT = 0.03
-# tbf cuts a GSO packet (up to 64 KiB) that is larger than its bucket into wire packets before it
-# sends them, which costs CPU that a real network card would not take from the ranks. A bucket of two
-# such packets lets them pass whole; their wire headers are charged to the bucket all the same. At
-# 1 Gbit/s it is 2 ms of traffic: nothing beside a call of some 200 ms. 50 ms of queue: no drops
-# before TCP notices the delay.
-BURST_BYTES = 256 * 1024
-LATENCY_MS = 50
 PORT = 29500
-
-
-class Failed(Exception):
-    """A command did not do what it should."""
-
-
-def sh(*words):
-    """Run a command that must succeed."""
-    run = subprocess.run(words, capture_output=True, text=True, check=False)
-    if run.returncode != 0:
-        raise Failed('%s: %s' % (' '.join(words), run.stderr.strip()))
-    return run.stdout
-
-
-class Network:
-    """The namespaces, gone when closed, whatever happened before."""
-
-    def __init__(self, rate):
-        tag = 'dsc%d' % os.getpid()
-        self.switch = tag + 'sw'
-        self.ranks = ['%sr%d' % (tag, i) for i in range(N_RANKS)]
-        self.children = []
-        atexit.register(self.close)
-        self.make(self.switch)
-        sh('ip', '-n', self.switch, 'link', 'add', 'br0', 'type', 'bridge')
-        sh('ip', '-n', self.switch, 'link', 'set', 'br0', 'up')
-        for i, name in enumerate(self.ranks):
-            self.plug(i, name, rate)
-
-    def make(self, name):
-        sh('ip', 'netns', 'add', name)
-        sh('ip', '-n', name, 'link', 'set', 'lo', 'up')
-
-    def plug(self, i, name, rate):
-        port = 'p%d' % i
-        self.make(name)
-        sh('ip', '-n', name, 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', port, 'netns',
-           self.switch)
-        sh('ip', '-n', self.switch, 'link', 'set', port, 'master', 'br0', 'up')
-        sh('ip', '-n', name, 'addr', 'add', self.address(i) + '/24', 'dev', 'eth0')
-        sh('ip', '-n', name, 'link', 'set', 'eth0', 'up')
-        for netns, device in ((name, 'eth0'), (self.switch, port)):
-            sh('tc', '-n', netns, 'qdisc', 'add', 'dev', device, 'root', 'tbf', 'rate', rate,
-               'burst', str(BURST_BYTES), 'latency', '%dms' % LATENCY_MS)
-
-    @staticmethod
-    def address(i):
-        return '10.77.0.%d' % (i + 1)
-
-    def start(self, i, words, env=None, **kwargs):
-        child = subprocess.Popen(['ip', 'netns', 'exec', self.ranks[i]] + words,
-                                 env={**os.environ, **(env or {})}, start_new_session=True,
-                                 text=True, **kwargs)
-        self.children.append(child)
-        return child
-
-    def end(self, child):
-        """Ends a child and what it has started (its session is its own)."""
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        self.children.remove(child)
-
-    def tx_bytes(self, i):
-        stats = json.loads(sh('ip', '-n', self.ranks[i], '-j', '-s', 'link', 'show', 'eth0'))
-        return stats[0]['stats64']['tx']['bytes']
-
-    def close(self):
-        for child in list(self.children):
-            self.end(child)
-        for name in self.ranks + [self.switch]:
-            subprocess.run(['ip', 'netns', 'del', name], capture_output=True, check=False)
-        atexit.unregister(self.close)
-
-
-def wait_for(net, children, timeout_s, what):
-    """Waits for all; their outputs. Ends them when one fails or time is up."""
-    deadline = time.monotonic() + timeout_s
-    outputs = []
-    try:
-        for child in children:
-            out, err = child.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            if child.returncode != 0:
-                raise Failed('%s: exit code %d: %s %s' % (what, child.returncode, out, err))
-            outputs.append(out)
-    except subprocess.TimeoutExpired as expired:
-        raise Failed('%s: not done after %d s' % (what, timeout_s)) from expired
-    finally:
-        for child in children:
-            net.end(child)
-    return outputs
-
-
-def raw_rate(net, seconds):
-    """TCP payload bytes per second of a link while all links are full both ways: mean of 4 flows."""
-    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
-    clients = []
-    for i in range(N_RANKS):
-        target = net.address((i + 1) % N_RANKS)
-        clients.append(net.start(i, ['iperf3', '-c', target, '-t', str(seconds), '-O', '0.5', '-J'],
-                                 **pipes))
-    ends = [json.loads(text)['end'] for text in wait_for(net, clients, seconds + 20, 'iperf3')]
-    return statistics.mean(end['sum_received']['bits_per_second'] / 8 for end in ends)
 
 
 def run_ranks(net, args, codec):
@@ -159,7 +44,7 @@ def run_ranks(net, args, codec):
             words = [args.program, '--transport', 'tcp', '-b', args.size, '-e', args.size, '-n',
                      str(args.iters), '-w', '1', '-T', '60', '--codec', codec, '-J', path]
             ranks.append(net.start(i, words, env, **pipes))
-        wait_for(net, ranks, 120, 'all_reduce_perf')
+        netns.wait_for(net, ranks, 120, 'all_reduce_perf')
         with open(path, encoding='utf-8') as handle:
             result = json.load(handle)['results'][0]
     sent = statistics.mean(net.tx_bytes(i) - before[i] for i in range(N_RANKS))
@@ -167,7 +52,7 @@ def run_ranks(net, args, codec):
 
 
 def one_round(net, args, codec):
-    rate = raw_rate(net, args.raw_seconds)
+    rate = net.raw_rate(args.raw_seconds)
     result, sent = run_ranks(net, args, codec)
     wire = result['wire_bytes']
     # Out-of-place and in-place; each the exact probe, one warm-up and the timed calls.
@@ -190,12 +75,10 @@ def judge(rounds, codec):
 
 
 def measure(args):
-    net = Network(args.rate)
+    net = netns.Network(N_RANKS, args.rate)
     rounds = []
     try:
-        for i in range(N_RANKS):
-            net.start(i, ['iperf3', '-s'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(0.5)
+        net.serve_raw_rate()
         for _ in range(args.rounds):
             for codec in args.codec:
                 rounds.append(one_round(net, args, codec))
@@ -217,9 +100,9 @@ def report(args, rounds):
                v['limit'] or '-', 100 * v['wire_error'], 'ok' if v['ok'] else 'TOO FAR OFF'))
     if args.json:
         with open(args.json, 'w', encoding='utf-8') as handle:
-            json.dump({'size': args.size, 'rate': args.rate, 'burst_bytes': BURST_BYTES,
-                       'latency_ms': LATENCY_MS, 'verdicts': verdicts, 'rounds': rounds}, handle,
-                      indent=1)
+            json.dump({'size': args.size, 'rate': args.rate, 'burst_bytes': netns.BURST_BYTES,
+                       'latency_ms': netns.LATENCY_MS, 'verdicts': verdicts, 'rounds': rounds},
+                      handle, indent=1)
             handle.write('\n')
     return 0 if all(v['ok'] for v in verdicts) else 1
 
@@ -241,30 +124,12 @@ def parse_args():
     return args
 
 
-def no_namespaces():
-    """Why a namespace cannot be made and entered here (a container may forbid it), or None."""
-    name = 'dsc%dprobe' % os.getpid()
-    try:
-        for words in (['netns', 'add', name], ['-n', name, 'link', 'set', 'lo', 'up']):
-            done = subprocess.run(['ip'] + words, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                return 'cannot make a network namespace: ' + done.stderr.strip()
-    finally:
-        subprocess.run(['ip', 'netns', 'del', name], capture_output=True, check=False)
-    return None
-
-
 def why_not(args):
     """Why this machine cannot do it, or None."""
-    if os.geteuid() != 0:
-        return 'needs root, for network namespaces'
-    missing = [tool for tool in ('ip', 'tc', 'iperf3') if shutil.which(tool) is None]
-    if missing:
-        return 'needs %s (Debian: iproute2 iperf3)' % ' '.join(missing)
     if not os.access(args.program, os.X_OK):
         return 'needs %s, built by: cmake --preset release && cmake --build --preset release' % \
             args.program
-    return no_namespaces()
+    return netns.why_not()
 
 
 def main():
@@ -277,7 +142,7 @@ def main():
         signal.signal(number, lambda *_: sys.exit(1))  # so that namespaces are removed
     try:
         return report(args, measure(args))
-    except Failed as failed:
+    except netns.Failed as failed:
         print('netns_check: %s' % failed, file=sys.stderr)
         return 1
 

@@ -9,46 +9,7 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 packages='build-essential cmake ninja-build pkg-config libsodium-dev libisal-dev libcjson-dev python3'
 
-as_root() {
-    if [ "$(id -u)" -eq 0 ]; then
-        "$@"
-    elif command -v sudo >/dev/null; then
-        sudo "$@"
-    else
-        echo "run.sh: needs root or sudo for: $*" >&2
-        return 1
-    fi
-}
-
-# Says nothing unless it fails.
-quietly() {
-    if ! output=$("$@" 2>&1); then
-        printf '%s\n' "$output" >&2
-        echo "run.sh: failed: $*" >&2
-        return 1
-    fi
-}
-
-is_installed() {
-    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
-}
-
-install_missing() {
-    missing=
-    for package in $packages; do
-        is_installed "$package" || missing="$missing $package"
-    done
-    [ -n "$missing" ] || return 0
-    if ! command -v apt-get >/dev/null; then
-        echo "run.sh: not a Debian system, assuming that these are here:$missing" >&2
-        return 0
-    fi
-    echo "run.sh: installing$missing"
-    quietly as_root apt-get update
-    # shellcheck disable=SC2086 # a list
-    quietly as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        $missing
-}
+. "$root/perf/install.sh"
 
 # Tests need GoogleTest, which the main job does not: without it they are left out.
 build() {

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network namespaces with slow links, for programs that measure over them.
+
+Each rank has a namespace, all on one bridge, each link held to a rate in both directions:
+
+    ns r0: eth0 --- p0 \\
+    ns r1: eth0 --- p1  \\  ns sw: bridge      tbf on every eth0 (what a rank sends)
+    ns r2: eth0 --- p2  /                      and on every p    (what a rank receives)
+    ns r3: eth0 --- p3 /
+"""
+import atexit
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import time
+
+# tbf cuts a GSO packet (up to 64 KiB) that is larger than its bucket into wire packets before it
+# sends them, which costs CPU that a real network card would not take from the ranks. A bucket of
+# two such packets lets them pass whole; their wire headers are charged to the bucket all the same.
+# At 1 Gbit/s it is 2 ms of traffic: nothing beside a call of some 200 ms. 50 ms of queue: no drops
+# before TCP notices the delay.
+BURST_BYTES = 256 * 1024
+LATENCY_MS = 50
+
+
+class Failed(Exception):
+    """A command did not do what it should."""
+
+
+def sh(*words):
+    """Run a command that must succeed."""
+    run = subprocess.run(words, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        raise Failed('%s: %s' % (' '.join(words), run.stderr.strip()))
+    return run.stdout
+
+
+def why_not():
+    """Why namespaces with slow links cannot be had here (a container may forbid them), or None."""
+    if os.geteuid() != 0:
+        return 'needs root, for network namespaces'
+    missing = [tool for tool in ('ip', 'tc', 'iperf3') if shutil.which(tool) is None]
+    if missing:
+        return 'needs %s (Debian: iproute2 iperf3)' % ' '.join(missing)
+    name = 'dsc%dprobe' % os.getpid()
+    try:
+        for words in (['netns', 'add', name], ['-n', name, 'link', 'set', 'lo', 'up']):
+            done = subprocess.run(['ip'] + words, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                return 'cannot make a network namespace: ' + done.stderr.strip()
+    finally:
+        subprocess.run(['ip', 'netns', 'del', name], capture_output=True, check=False)
+    return None
+
+
+def kill(pid):
+    """A process that may have ended just now."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+class Network:
+    """The namespaces, gone when closed, whatever happened before."""
+    interface = 'eth0'
+
+    def __init__(self, n_ranks, rate):
+        tag = 'dsc%d' % os.getpid()
+        self.switch = tag + 'sw'
+        self.prefix = tag + 'r'  # of the ranks' names; their number follows
+        self.ranks = ['%s%d' % (self.prefix, i) for i in range(n_ranks)]
+        self.children = []
+        atexit.register(self.close)
+        self.make(self.switch)
+        sh('ip', '-n', self.switch, 'link', 'add', 'br0', 'type', 'bridge')
+        sh('ip', '-n', self.switch, 'addr', 'add', self.address(-1) + '/24', 'dev', 'br0')
+        sh('ip', '-n', self.switch, 'link', 'set', 'br0', 'up')
+        for i, name in enumerate(self.ranks):
+            self.plug(i, name, rate)
+
+    def make(self, name):
+        sh('ip', 'netns', 'add', name)
+        sh('ip', '-n', name, 'link', 'set', 'lo', 'up')
+
+    def plug(self, i, name, rate):
+        port = 'p%d' % i
+        self.make(name)
+        sh('ip', '-n', name, 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', port, 'netns',
+           self.switch)
+        sh('ip', '-n', self.switch, 'link', 'set', port, 'master', 'br0', 'up')
+        sh('ip', '-n', name, 'addr', 'add', self.address(i) + '/24', 'dev', 'eth0')
+        sh('ip', '-n', name, 'link', 'set', 'eth0', 'up')
+        for netns, device in ((name, 'eth0'), (self.switch, port)):
+            sh('tc', '-n', netns, 'qdisc', 'add', 'dev', device, 'root', 'tbf', 'rate', rate,
+               'burst', str(BURST_BYTES), 'latency', '%dms' % LATENCY_MS)
+
+    @staticmethod
+    def address(i):
+        """Of rank i; -1: of the bridge, where a launcher of all ranks sits."""
+        return '10.77.0.%d' % (i + 1 if i >= 0 else 254)
+
+    def start(self, i, words, env=None, **kwargs):
+        """A child in the namespace of rank i, or -1: of the bridge."""
+        name = self.ranks[i] if i >= 0 else self.switch
+        child = subprocess.Popen(['ip', 'netns', 'exec', name] + words,
+                                 env={**os.environ, **(env or {})}, start_new_session=True,
+                                 text=True, **kwargs)
+        self.children.append(child)
+        return child
+
+    def end(self, child):
+        """Ends a child and what it has started (its session is its own)."""
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        self.children.remove(child)
+
+    def tx_bytes(self, i):
+        stats = json.loads(sh('ip', '-n', self.ranks[i], '-j', '-s', 'link', 'show', 'eth0'))
+        return stats[0]['stats64']['tx']['bytes']
+
+    def serve_raw_rate(self):
+        """Starts what raw_rate() needs on the other end of each link."""
+        for i in range(len(self.ranks)):
+            self.start(i, ['iperf3', '-s'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.5)
+
+    def raw_rate(self, seconds):
+        """TCP payload bytes per second of a link while all links are full both ways: a ring of
+        flows at once, their mean."""
+        n_ranks = len(self.ranks)
+        words = ['iperf3', '-t', str(seconds), '-O', '0.5', '-J', '-c']
+        clients = [self.start(i, words + [self.address((i + 1) % n_ranks)], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) for i in range(n_ranks)]
+        ends = [json.loads(text)['end'] for text in wait_for(self, clients, seconds + 20, 'iperf3')]
+        return statistics.mean(end['sum_received']['bits_per_second'] / 8 for end in ends)
+
+    def close(self):
+        for child in list(self.children):
+            self.end(child)
+        for name in self.ranks + [self.switch]:
+            # A daemon has left its session; in a namespace of ours everything is ours.
+            inside = subprocess.run(['ip', 'netns', 'pids', name], capture_output=True, text=True,
+                                    check=False)
+            for pid in inside.stdout.split():
+                kill(int(pid))
+            subprocess.run(['ip', 'netns', 'del', name], capture_output=True, check=False)
+        atexit.unregister(self.close)
+
+
+def wait_for(net, children, timeout_s, what):
+    """Waits for all; their outputs. Ends them when one fails or time is up."""
+    deadline = time.monotonic() + timeout_s
+    outputs = []
+    try:
+        for child in children:
+            out, err = child.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            if child.returncode != 0:
+                raise Failed('%s: exit code %d: %s %s' % (what, child.returncode, out, err))
+            outputs.append(out)
+    except subprocess.TimeoutExpired as expired:
+        raise Failed('%s: not done after %d s' % (what, timeout_s)) from expired
+    finally:
+        for child in children:
+            net.end(child)
+    return outputs
