@@ -9,6 +9,11 @@
 
 /* Calls up to this many float32 bytes run on the caller's thread alone; see docs/perf.md. */
 #define INLINE_BYTES 524288
+/*
+ * Of a rank's slots, all connections together, unless a window of 1 takes more. Many peers keep a
+ * rank busy with a short window as few do with a long one.
+ */
+#define SLOTS_BYTES_MAX ((size_t)32 << 20)
 
 /* Config with the environment's values filled in, all members set. */
 struct settings {
@@ -94,17 +99,31 @@ static void settings_text(const struct settings *s, char *text, size_t bytes)
              (unsigned long long)s->env->crc, s->config.transport);
 }
 
-/* Spinning helps only while every rank on the host has a CPU of its own. */
+/*
+ * Spinning helps only while every rank has a CPU of its own: those that may run on the same CPUs as
+ * this one must not be more than these. Launchers often give each rank CPUs that no other has.
+ */
 static uint64_t spin_ns(const struct dsc_bootstrap *boot, const struct settings *s)
 {
     const struct dsc_peer_info *self = &boot->peers[boot->rank];
-    uint64_t on_host = 0;
+    uint64_t n_sharing = 0;
 
     for (int r = 0; r < boot->n_ranks; r++)
-        on_host += strcmp(boot->peers[r].host_id, self->host_id) == 0;
-    if (on_host * (uint64_t)s->config.n_threads > self->n_cpus)
+        n_sharing += boot->peers[r].cpu_set == self->cpu_set &&
+                     strcmp(boot->peers[r].host_id, self->host_id) == 0;
+    if (n_sharing * (uint64_t)s->config.n_threads > self->n_cpus)
         return 0;
     return s->env->spin_us * 1000;
+}
+
+/* Follows from what is equal on all ranks, as both ends of a connection must have it alike. */
+static uint32_t fit_window(const struct dsc_bootstrap *boot, const struct settings *s,
+                           size_t slot_bytes)
+{
+    const size_t n_peers = boot->n_ranks > 1 ? (size_t)boot->n_ranks - 1 : 1;
+    const size_t fits = SLOTS_BYTES_MAX / (2 * slot_bytes * n_peers);
+
+    return (uint32_t)dsc_max_size(1, dsc_min_size(fits, (size_t)s->env->window));
 }
 
 static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap *boot,
@@ -115,7 +134,7 @@ static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap
     const size_t slot_bytes = dsc_round_up(s->config.chunk_bytes, 1024);
     const struct dsc_net_params net = { .transport = s->config.transport,
                                         .slot_bytes = slot_bytes,
-                                        .n_slots = (uint32_t)s->env->window,
+                                        .n_slots = fit_window(boot, s, slot_bytes),
                                         .n_socks = (uint32_t)s->env->socket_nsocks,
                                         .crc = s->env->crc != 0,
                                         .timeout_ms = s->config.timeout_ms,

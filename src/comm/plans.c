@@ -8,8 +8,9 @@
 
 #include <string.h>
 
-#define MIN_CHUNK_ELEMS 8192 /* below, a message's fixed cost outweighs what overlap wins */
-#define CHUNKS_PER_PIECE 4   /* enough to overlap encode, transfer, reduce and decode */
+#define MIN_CHUNK_ELEMS 64256 /* below, a message's fixed cost outweighs what overlap wins */
+#define MESSAGE_SLACK 64      /* padding */
+#define CHUNKS_PER_PIECE 4    /* enough to overlap encode, transfer, reduce and decode */
 
 static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
 {
@@ -28,14 +29,19 @@ static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm, size_
     return count <= comm->oneshot_bytes / sizeof(float) ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
 }
 
-static size_t choose_chunk(const struct dscomm_comm *comm, size_t count)
+/*
+ * A message takes at most half of chunk_bytes, which only matters where an element takes 4 bytes.
+ * By default that is two TCP segments of 64 KiB, as loopback and offloading adapters take them,
+ * header included: larger messages pile up in the kernel, and a few bytes more are one more packet.
+ */
+static size_t choose_chunk(const struct dscomm_comm *comm, size_t count,
+                           const struct dsc_codec *codec)
 {
-    const size_t piece = count / (size_t)comm->n_ranks;
-    const size_t share = piece / CHUNKS_PER_PIECE;
+    const size_t share = count / (size_t)comm->n_ranks / CHUNKS_PER_PIECE;
+    const size_t most = dsc_min_size(comm->chunk_elems, dsc_max_size(share, MIN_CHUNK_ELEMS));
+    const size_t message_max = comm->chunk_elems * sizeof(float) / 2;
 
-    if (share >= comm->chunk_elems || comm->chunk_elems <= MIN_CHUNK_ELEMS)
-        return comm->chunk_elems;
-    return share > MIN_CHUNK_ELEMS ? share : MIN_CHUNK_ELEMS;
+    return dsc_codec_message_bytes(codec, most) > message_max + MESSAGE_SLACK ? most / 2 : most;
 }
 
 static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
@@ -48,7 +54,9 @@ static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *ent
                                       .op = shape->op,
                                       .feedback = shape->feedback,
                                       .algorithm = choose_algorithm(comm, shape->count),
-                                      .chunk_elems = choose_chunk(comm, shape->count),
+                                      .chunk_elems = choose_chunk(
+                                          comm, shape->count,
+                                          dsc_codec_resolve(shape->codec, shape->dtype)),
                                       .n_tiers = comm->groups == NULL ? 1 : comm->n_tiers,
                                       .groups = comm->groups };
 

@@ -266,6 +266,13 @@ static void drain_workers(struct dsc_exec_run *run)
     }
 }
 
+/* The caller's memory is its own again: what was posted from there and is not sent is copied. */
+static void give_back_memory(struct dsc_exec_run *run)
+{
+    for (int i = 0; i < run->plan->n_peers; i++)
+        run->conns[i]->ops->settle(run->conns[i]);
+}
+
 /*
  * How long nothing has moved. Bytes of a message on a slow link are progress; own work that workers
  * still do is no wait for a peer.
@@ -317,6 +324,8 @@ dscomm_status_t dsc_exec_call(struct dsc_exec_run *run, const struct dsc_call *c
     begin_call(run, call, sequence);
     st = drive(run);
     drain_workers(run);
+    if (st < 0)
+        give_back_memory(run);
     dsc_net_leave(run->exec->net);
     dsc_fp_leave(saved);
     *bad_rank_out = run->bad_rank;

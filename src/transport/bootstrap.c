@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -92,12 +93,24 @@ static dscomm_status_t host_id(const char *override, char id_out[DSC_HOST_ID_BYT
     return DSCOMM_OK;
 }
 
+/* Of the CPUs that this process may use; 0 where that cannot be found out. */
+static uint32_t cpu_set_number(void)
+{
+    uint8_t mask[1024] = { 0 }, hash[crypto_generichash_BYTES_MIN];
+
+    if (sched_getaffinity(0, sizeof(mask), (cpu_set_t *)(void *)mask) != 0)
+        return 0;
+    crypto_generichash(hash, sizeof(hash), mask, sizeof(mask), NULL, 0);
+    return dsc_get_u32(hash);
+}
+
 static dscomm_status_t describe_self(const struct dsc_env *env, struct dsc_peer_info *info_out)
 {
     memset(info_out, 0, sizeof(*info_out));
     info_out->process_id = process_id();
     info_out->pid = (uint32_t)getpid();
     info_out->n_cpus = (uint32_t)dsc_cpu_allowed();
+    info_out->cpu_set = cpu_set_number();
     return host_id(env->host_id, info_out->host_id);
 }
 

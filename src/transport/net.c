@@ -19,8 +19,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Sockets of an endpoint that sleeps on bells carry only errors and ends. */
-#define CONTROL_POLL_NS 5000000u
 /* More than any plan asks for; keeps sizes of slots and segments far from overflow. */
 #define SLOT_BYTES_MAX ((size_t)1 << 32)
 
@@ -329,6 +327,20 @@ void dsc_net_destroy(struct dsc_net *net)
 
 /* ---- movement ---- */
 
+static bool is_poll_due(struct dsc_net *net)
+{
+    if (net->n_setups > 0 || !dsc_net_is_direct(net))
+        return true;
+    if (net->n_sockets == 0)
+        return false;
+    const uint64_t now_ns = dsc_now_ns();
+
+    if (now_ns < net->next_poll_ns)
+        return false;
+    net->next_poll_ns = now_ns + DSC_NET_POLL_NS;
+    return true;
+}
+
 dscomm_status_t dsc_net_progress(struct dsc_net *net)
 {
     /* Before anything is looked at: what happens from here on ends the next wait at once. */
@@ -337,16 +349,8 @@ dscomm_status_t dsc_net_progress(struct dsc_net *net)
 
     if (atomic_load_explicit(&net->aborted, memory_order_relaxed) != 0)
         dsc_net_set_error(net, DSCOMM_ERR_ABORTED, net->rank, "aborted on rank %d", net->rank);
-    if (net->n_streams > 0 || net->n_setups > 0) {
+    if (is_poll_due(net))
         dsc_net_poll(net);
-    } else if (net->n_sockets > 0) {
-        const uint64_t now_ns = dsc_now_ns();
-
-        if (now_ns >= net->next_poll_ns) {
-            net->next_poll_ns = now_ns + CONTROL_POLL_NS;
-            dsc_net_poll(net);
-        }
-    }
     for (int i = 0; i < net->n_conns; i++)
         net->conns[i]->ops->progress(net->conns[i]);
     if (net->n_setups > 0)

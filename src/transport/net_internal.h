@@ -18,6 +18,10 @@
 #include "transport/transport.h"
 
 #define DSC_NET_SOCKS_MAX 16
+/* Up to so many data sockets are read without asking epoll first whether they have something. */
+#define DSC_NET_DIRECT_MAX 4
+/* How often epoll is asked all the same: the rest of the set has only errors, ends and wake-ups. */
+#define DSC_NET_POLL_NS 5000000u
 
 /* ---- descriptors that a forked child gives up (net.c) ---- */
 
@@ -174,6 +178,7 @@ struct dsc_net {
     int n_setups;       /* connections being made; after an error they still are */
     uint32_t n_sockets; /* sources other than listener and waker */
     uint32_t n_streams; /* sockets that carry data */
+    uint32_t n_blocked; /* of these, those that wait for room to send */
     uint64_t next_poll_ns;
     uint64_t notify_until_ns; /* control messages are given up then */
     struct dsc_local_bell *bell;
@@ -198,6 +203,12 @@ struct dsc_net {
     _Atomic uint64_t wire_tx_bytes;
     _Atomic uint64_t wire_rx_bytes;
 };
+
+/* Does progress of the connections read data by itself, and nothing else is urgent? */
+static inline bool dsc_net_is_direct(const struct dsc_net *net)
+{
+    return net->n_streams <= DSC_NET_DIRECT_MAX && net->n_blocked == 0;
+}
 
 /* ---- error: the first one stays ---- */
 

@@ -15,7 +15,7 @@
 
 #define SLICE_NS 10000000u
 #define EPOLL_SLICE_MS 250u /* a broken data socket is judged by the clock */
-#define SPINS_PER_POLL 16
+#define SPINS_PER_LOOK 16
 
 /* ---- bells ---- */
 
@@ -103,17 +103,39 @@ static bool sockets_ready(const struct dsc_net *net)
     return epoll_wait(net->epoll_fd, &event, 1, 0) > 0;
 }
 
-static bool spin(const struct dsc_net *net, uint64_t until_ns)
+/* Reads what there is. True: something came. */
+static bool read_streams(struct dsc_net *net)
 {
-    do {
-        for (int i = 0; i < SPINS_PER_POLL; i++) {
+    const uint64_t bytes = dsc_net_wire_rx_bytes(net);
+
+    for (int i = 0; i < net->n_conns; i++)
+        net->conns[i]->ops->progress(net->conns[i]);
+    return dsc_net_wire_rx_bytes(net) != bytes || net->error != DSCOMM_OK;
+}
+
+static bool streams_ready(struct dsc_net *net, uint64_t now_ns)
+{
+    if (dsc_net_is_direct(net) && now_ns < net->next_poll_ns)
+        return read_streams(net);
+    const bool ready = sockets_ready(net);
+
+    net->next_poll_ns = ready ? 0 : now_ns + DSC_NET_POLL_NS;
+    return ready;
+}
+
+static bool spin(struct dsc_net *net, uint64_t now_ns, uint64_t until_ns)
+{
+    const int n_spins = net->n_streams > 0 ? 1 : SPINS_PER_LOOK; /* a look at a socket is slow */
+
+    for (; now_ns < until_ns; now_ns = dsc_now_ns()) {
+        for (int i = 0; i < n_spins; i++) {
             if (rang(net))
                 return true;
             dsc_cpu_relax();
         }
-        if (net->n_streams > 0 && sockets_ready(net))
+        if (net->n_streams > 0 && streams_ready(net, now_ns))
             return true;
-    } while (dsc_now_ns() < until_ns);
+    }
     return false;
 }
 
@@ -188,7 +210,7 @@ void dsc_net_wait(struct dsc_net *net, uint64_t timeout_ns)
     const uint64_t start_ns = dsc_now_ns();
     const uint64_t spin_ns = dsc_min_u64(timeout_ns, net->params.spin_ns);
 
-    if (spin_ns > 0 && spin(net, start_ns + spin_ns))
+    if (spin_ns > 0 && spin(net, start_ns, start_ns + spin_ns))
         return;
     if (timeout_ns <= spin_ns)
         return;

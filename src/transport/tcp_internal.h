@@ -7,16 +7,31 @@
  *                                  ^ what is on the wire, in one piece ... ^
  *
  * A slot is ready for message `next` and no other, until that message is full (posted or received)
- * and then done (sent or released).
+ * and then done (sent or released). Its memory is lent to it for that time, the place that was
+ * given back last: it is still in the cache, and places that are never needed cost no memory.
  */
 #ifndef DSC_TCP_INTERNAL_H
 #define DSC_TCP_INTERNAL_H
 
 #include "transport/net_internal.h"
 
+#define DSC_TCP_NO_PLACE UINT32_MAX
+
 struct tcp_slot {
     uint64_t next;
+    uint32_t place; /* of its memory, DSC_TCP_NO_PLACE until the message begins */
     bool full;
+    const uint8_t *payload; /* in the memory of whoever posted it; NULL: in the place */
+};
+
+/* One direction of a connection. */
+struct tcp_side {
+    uint8_t *memory; /* [n_slots] places of stride bytes */
+    size_t stride;
+    struct tcp_slot *slots;     /* [n_slots] */
+    struct dsc_header *headers; /* [n_slots] */
+    uint32_t *places;           /* [n_places] that are free, the last one given next */
+    uint32_t n_places, n_slots;
 };
 
 struct tcp_conn;
@@ -33,7 +48,7 @@ struct tcp_link {
     uint8_t *stash;  /* [DSC_TCP_HINT_MAX] bytes that came with the message before */
     size_t stash_at, stash_end;
     bool rx_ready;    /* may read without being told by epoll */
-    bool rx_muted;    /* has found nothing that it may read into */
+    bool rx_muted;    /* has found no slot that it may read into */
     int broken_errno; /* 0: works; -1: ended */
     uint64_t broken_ns;
 };
@@ -47,10 +62,7 @@ struct tcp_conn {
     uint32_t n_links;
     uint32_t n_unsent; /* posted, not yet all in the kernel */
     bool crc;
-    size_t stride;
-    uint8_t *tx_memory, *rx_memory;             /* [n_slots] of stride bytes */
-    struct tcp_slot *tx_slots, *rx_slots;       /* [n_slots] */
-    struct dsc_header *tx_headers, *rx_headers; /* [n_slots] */
+    struct tcp_side tx, rx;
     struct tcp_link links[DSC_NET_SOCKS_MAX];
 };
 
@@ -64,17 +76,44 @@ static inline struct tcp_link *dsc_tcp_link_of(struct tcp_conn *tcp, uint64_t in
     return &tcp->links[index % tcp->n_links];
 }
 
-/* Where message `index` starts as it is on the wire. */
-static inline uint8_t *dsc_tcp_wire(const struct tcp_conn *tcp, uint8_t *memory, uint64_t index)
+static inline struct tcp_slot *dsc_tcp_slot(const struct tcp_side *side, uint64_t index)
 {
-    return memory + (index % tcp->base.n_slots) * tcp->stride + 64 - DSC_HEADER_BYTES;
+    return &side->slots[index % side->n_slots];
+}
+
+static inline struct dsc_header *dsc_tcp_header(const struct tcp_side *side, uint64_t index)
+{
+    return &side->headers[index % side->n_slots];
+}
+
+/* Gives the slot memory, unless it has some. */
+static inline void dsc_tcp_lend(struct tcp_side *side, struct tcp_slot *slot)
+{
+    if (slot->place == DSC_TCP_NO_PLACE)
+        slot->place = side->places[--side->n_places];
+}
+
+/* The slot's message is done: takes the memory back, the slot waits for its next message. */
+static inline void dsc_tcp_finish(struct tcp_side *side, struct tcp_slot *slot)
+{
+    side->places[side->n_places++] = slot->place;
+    *slot = (struct tcp_slot){ .next = slot->next + side->n_slots, .place = DSC_TCP_NO_PLACE };
+}
+
+/* Where message `index`, which has memory, starts as it is on the wire. */
+static inline uint8_t *dsc_tcp_wire(const struct tcp_side *side, uint64_t index)
+{
+    return side->memory + dsc_tcp_slot(side, index)->place * side->stride + 64 - DSC_HEADER_BYTES;
 }
 
 /* The socket gave an error (or -1 for its end): the control link will say why. */
 void dsc_tcp_broken(struct tcp_link *link, int error);
 
-/* Receives until there is nothing more or no slot to put it. */
-void dsc_tcp_receive(struct tcp_link *link);
+/* As dsc_source_want(), for a data socket. */
+void dsc_tcp_want(struct tcp_link *link, uint32_t events);
+
+/* Receives until there is nothing more or no slot to put it. `told`: epoll says there is. */
+void dsc_tcp_receive(struct tcp_link *link, bool told);
 const struct dsc_header *dsc_tcp_rx_msg(struct dsc_conn *conn, uint64_t index,
                                         const uint8_t **payload_out);
 void dsc_tcp_rx_release(struct dsc_conn *conn, uint64_t index);

@@ -14,14 +14,9 @@
 
 #include "transport/header.h"
 
-static struct tcp_slot *rx_slot_of(const struct tcp_conn *tcp, uint64_t index)
-{
-    return &tcp->rx_slots[index % tcp->base.n_slots];
-}
-
 static bool may_start(const struct tcp_link *link)
 {
-    const struct tcp_slot *const slot = rx_slot_of(link->tcp, link->rx_at);
+    const struct tcp_slot *const slot = dsc_tcp_slot(&link->tcp->rx, link->rx_at);
 
     return link->rx_at < link->tcp->base.rx_end && slot->next == link->rx_at && !slot->full;
 }
@@ -34,7 +29,7 @@ static void refuse(struct tcp_link *link, const char *wrong)
     dsc_net_set_error(conn->net, DSCOMM_ERR_CORRUPT, conn->peer,
                       "message %llu from %s is damaged: %s", (unsigned long long)link->rx_at,
                       dsc_net_peer_text(conn->net, conn->peer, "tcp", peer), wrong);
-    dsc_source_want(conn->net, &link->source, 0);
+    dsc_tcp_want(link, 0);
     link->broken_errno = -1;
 }
 
@@ -42,9 +37,9 @@ static void refuse(struct tcp_link *link, const char *wrong)
 static bool take_header(struct tcp_link *link)
 {
     struct tcp_conn *const tcp = link->tcp;
-    struct dsc_header *const h = &tcp->rx_headers[link->rx_at % tcp->base.n_slots];
+    struct dsc_header *const h = dsc_tcp_header(&tcp->rx, link->rx_at);
 
-    dsc_header_decode(dsc_tcp_wire(tcp, tcp->rx_memory, link->rx_at), h);
+    dsc_header_decode(dsc_tcp_wire(&tcp->rx, link->rx_at), h);
     const char *wrong = dsc_header_check(h, tcp->base.slot_bytes);
 
     if (wrong == NULL && h->kind != DSC_MSG_DATA)
@@ -61,8 +56,8 @@ static bool take_header(struct tcp_link *link)
 static bool take_message(struct tcp_link *link)
 {
     struct tcp_conn *const tcp = link->tcp;
-    uint8_t *const wire = dsc_tcp_wire(tcp, tcp->rx_memory, link->rx_at);
-    const struct dsc_header *const h = &tcp->rx_headers[link->rx_at % tcp->base.n_slots];
+    uint8_t *const wire = dsc_tcp_wire(&tcp->rx, link->rx_at);
+    const struct dsc_header *const h = dsc_tcp_header(&tcp->rx, link->rx_at);
 
     if (tcp->crc && h->crc != dsc_header_crc(h, wire + DSC_HEADER_BYTES)) {
         refuse(link, "checksum");
@@ -74,7 +69,7 @@ static bool take_message(struct tcp_link *link)
         memcpy(link->stash, wire + link->rx_bytes, link->stash_end);
     }
     link->rx_hint = h->payload_bytes <= DSC_TCP_HINT_MAX ? h->payload_bytes : 0;
-    rx_slot_of(tcp, link->rx_at)->full = true;
+    dsc_tcp_slot(&tcp->rx, link->rx_at)->full = true;
     link->rx_at += tcp->n_links;
     link->rx_got = 0;
     link->rx_bytes = 0;
@@ -118,26 +113,37 @@ static size_t fetch(struct tcp_link *link, uint8_t *dst, size_t n, bool *drained
     }
 }
 
-void dsc_tcp_receive(struct tcp_link *link)
+/*
+ * The socket leaves epoll's set only when it keeps reporting what may not be read yet. That is when
+ * the peer is ahead; mostly nothing comes before it is wanted, and nothing has to be said.
+ */
+static void mute(struct tcp_link *link, bool reports_in_vain)
+{
+    link->rx_muted = true;
+    if (reports_in_vain)
+        dsc_tcp_want(link, link->source.events & ~(uint32_t)EPOLLIN);
+}
+
+void dsc_tcp_receive(struct tcp_link *link, bool told)
 {
     struct tcp_conn *const tcp = link->tcp;
-    struct dsc_net *const net = tcp->base.net;
     bool drained = false;
 
     link->rx_ready = false;
     while (link->broken_errno == 0) {
         if (link->rx_got == 0 && !may_start(link)) {
-            link->rx_muted = true;
-            dsc_source_want(net, &link->source, link->source.events & ~(uint32_t)EPOLLIN);
+            mute(link, told);
             return;
         }
         if (drained)
             break;
-        uint8_t *const wire = dsc_tcp_wire(tcp, tcp->rx_memory, link->rx_at);
+        dsc_tcp_lend(&tcp->rx, dsc_tcp_slot(&tcp->rx, link->rx_at));
+        uint8_t *const wire = dsc_tcp_wire(&tcp->rx, link->rx_at);
         const size_t n = fetch(link, wire + link->rx_got, wanted_bytes(link), &drained);
 
         if (n == 0)
             break;
+        told = false;
         link->rx_got += n;
         if (link->rx_bytes == 0 && link->rx_got >= DSC_HEADER_BYTES && !take_header(link))
             return;
@@ -146,19 +152,19 @@ void dsc_tcp_receive(struct tcp_link *link)
         drained = drained && link->stash_at == link->stash_end;
     }
     if (link->broken_errno == 0)
-        dsc_source_want(net, &link->source, link->source.events | EPOLLIN);
+        dsc_tcp_want(link, link->source.events | EPOLLIN);
 }
 
 const struct dsc_header *dsc_tcp_rx_msg(struct dsc_conn *conn, uint64_t index,
                                         const uint8_t **payload_out)
 {
     struct tcp_conn *const tcp = dsc_tcp_of(conn);
-    const struct tcp_slot *const slot = rx_slot_of(tcp, index);
+    const struct tcp_slot *const slot = dsc_tcp_slot(&tcp->rx, index);
 
     if (slot->next != index || !slot->full)
         return NULL;
-    *payload_out = dsc_tcp_wire(tcp, tcp->rx_memory, index) + DSC_HEADER_BYTES;
-    return &tcp->rx_headers[index % conn->n_slots];
+    *payload_out = dsc_tcp_wire(&tcp->rx, index) + DSC_HEADER_BYTES;
+    return dsc_tcp_header(&tcp->rx, index);
 }
 
 /* What was refused for want of a slot or of expectation can go on, at the next progress. */
@@ -174,10 +180,10 @@ static void unmute(struct tcp_link *link)
 void dsc_tcp_rx_release(struct dsc_conn *conn, uint64_t index)
 {
     struct tcp_conn *const tcp = dsc_tcp_of(conn);
-    struct tcp_slot *const slot = rx_slot_of(tcp, index);
+    struct tcp_slot *const slot = dsc_tcp_slot(&tcp->rx, index);
 
-    slot->next = index + conn->n_slots;
-    slot->full = false;
+    DSC_ASSERT(slot->next == index && slot->full);
+    dsc_tcp_finish(&tcp->rx, slot);
     unmute(dsc_tcp_link_of(tcp, slot->next));
 }
 

@@ -51,7 +51,8 @@ struct dsc_peer_info {
     uint8_t addr[DSC_ADDR_BYTES];    /* sockaddr_in or sockaddr_in6 of the rank's listener */
     uint64_t process_id;             /* random per process: equal means same process */
     uint32_t pid;
-    uint32_t n_cpus; /* CPUs its process may use */
+    uint32_t n_cpus;  /* CPUs its process may use */
+    uint32_t cpu_set; /* equal numbers: the same ones */
 };
 
 /* ---- rendezvous ---- */
@@ -189,8 +190,9 @@ uint64_t dsc_net_wire_rx_bytes(const struct dsc_net *net);
 
 struct dsc_transport_ops {
     const char *name;
-    bool wants_crc; /* bytes may be damaged on the way */
-    int preference; /* auto takes the highest that reaches the peer */
+    bool wants_crc;  /* bytes may be damaged on the way */
+    bool reads_once; /* tx_post_from() spares a copy */
+    int preference;  /* auto takes the highest that reaches the peer */
 
     /* Can these two ranks use it? */
     bool (*reaches)(const struct dsc_peer_info *self, const struct dsc_peer_info *peer);
@@ -201,6 +203,14 @@ struct dsc_transport_ops {
     /* Sends message `index` from its slot; header->payload_bytes tells how much. crc is filled in.
      */
     void (*tx_post)(struct dsc_conn *conn, uint64_t index, const struct dsc_header *header);
+    /*
+     * As tx_post(), of a free slot, with the payload in memory of the caller's that stays as it is
+     * until flushed(), or until settle().
+     */
+    void (*tx_post_from)(struct dsc_conn *conn, uint64_t index, const struct dsc_header *header,
+                         const uint8_t *payload);
+    /* Keeps copies of what tx_post_from() was given and is not sent: that memory may end now. */
+    void (*settle)(struct dsc_conn *conn);
     /*
      * Incoming message `index`, NULL until it is complete. Payload follows at *payload_out, 64-byte
      * aligned. Magic, version, size within the slot and CRC are checked; everything else is the
@@ -246,6 +256,11 @@ struct dsc_conn {
 extern const struct dsc_transport_ops dsc_transport_tcp, dsc_transport_shm, dsc_transport_loopback;
 /* All transports, best first. */
 const struct dsc_transport_ops *const *dsc_transports(size_t *n_out);
+
+/* Defaults of transports whose receivers read the sender's slot. */
+void dsc_transport_copy_post_from(struct dsc_conn *conn, uint64_t index,
+                                  const struct dsc_header *header, const uint8_t *payload);
+void dsc_transport_no_settle(struct dsc_conn *conn);
 
 /* ---- fault injection, loopback only, for tests ---- */
 enum dsc_fault_kind {

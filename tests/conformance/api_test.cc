@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "support/world.h"
@@ -302,6 +303,48 @@ TEST(Window, OneMessageIsEnough)
     dsc_env_reload();
 }
 
+/* All slots of a rank take at most 32 MiB: 20 ranks cannot have four of 251 KiB per peer. */
+TEST(Window, IsShorterForManyRanks)
+{
+    for (const int n : { 2, 20 }) {
+        World w(n, "loopback");
+
+        w.each([&](int r) {
+            Floats v(1000, 1.0f), out(1000);
+
+            ASSERT_EQ(reduce(w.comms[(size_t)r], v, out), DSCOMM_OK) << dscomm_last_error();
+            const dsc_conn *const conn = dsc_net_conn(w.comms[(size_t)r]->net, (r + 1) % n);
+
+            ASSERT_NE(conn, nullptr);
+            EXPECT_EQ(conn->n_slots, n == 2 ? 4u : 3u);
+        });
+    }
+}
+
+/* NaNs have one form on the wire and in the result, also where the input is sent as it lies. */
+TEST_P(Api, NansComeOutInOneForm)
+{
+    World w(2, GetParam());
+
+    w.each([&](int r) {
+        Floats v(100000, 1.0f), out(100000);
+        const uint32_t odd_nan = 0xffabcdefu;
+
+        for (const size_t i : { size_t{ 0 }, size_t{ 50001 }, size_t{ 99999 } })
+            std::memcpy(&v[i], &odd_nan, sizeof(odd_nan));
+        ASSERT_EQ(reduce(w.comms[(size_t)r], v, out), DSCOMM_OK) << dscomm_last_error();
+        for (size_t i = 0; i < out.size(); i++)
+            if (i == 0 || i == 50001 || i == 99999) {
+                uint32_t bits;
+
+                std::memcpy(&bits, &out[i], sizeof(bits));
+                ASSERT_EQ(bits, 0x7fc00000u) << i;
+            } else {
+                ASSERT_EQ(out[i], 2.0f) << i;
+            }
+    });
+}
+
 TEST(Plan, IsMadeAheadAndExplained)
 {
     World w(2);
@@ -317,10 +360,16 @@ TEST(Plan, IsMadeAheadAndExplained)
                   DSCOMM_OK);
         EXPECT_EQ(plan, again);
         EXPECT_EQ(stats_of(w.comms[(size_t)r]).plans, 1u);
-        const std::string text = dscomm_plan_explain(plan);
+        std::string text = dscomm_plan_explain(plan);
 
-        for (const char *word : { "twoshot", "int8", "1048576", "ratio 3.9" })
+        for (const char *word :
+             { "twoshot", "int8", "1048576", "ratio 3.9", "chunks of 64256 elements" })
             EXPECT_NE(text.find(word), std::string::npos) << text;
+        ASSERT_EQ(dscomm_plan_create(w.comms[(size_t)r], 1 << 20, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                     dscomm_codec("none"), 1, &plan),
+                  DSCOMM_OK);
+        text = dscomm_plan_explain(plan);
+        EXPECT_NE(text.find("chunks of 32256 elements"), std::string::npos) << text;
     });
 }
 

@@ -56,6 +56,8 @@ TEST_P(Transport, TableIsComplete)
         EXPECT_NE(nullptr, all[i]->reaches);
         EXPECT_NE(nullptr, all[i]->tx_slot);
         EXPECT_NE(nullptr, all[i]->tx_post);
+        EXPECT_NE(nullptr, all[i]->tx_post_from);
+        EXPECT_NE(nullptr, all[i]->settle);
         EXPECT_NE(nullptr, all[i]->rx_msg);
         EXPECT_NE(nullptr, all[i]->rx_release);
         EXPECT_NE(nullptr, all[i]->rx_expect);
@@ -91,6 +93,54 @@ TEST_P(Transport, EverySizeBothWays)
         EXPECT_LE(dsc_net_wire_tx_bytes(net), total + 1024);
         EXPECT_GE(dsc_net_wire_rx_bytes(net), total);
         EXPECT_LE(dsc_net_wire_rx_bytes(net), total + 1024);
+    });
+}
+
+/* Payloads outside of the slots, mixed with others; after settle() their memory is used again. */
+TEST_P(Transport, PayloadsInTheCallersMemory)
+{
+    World world(2, name());
+    constexpr uint64_t kRounds = 20, kWindow = 4;
+    const std::vector<size_t> sizes = { 4194304, 0, 1, 4194303, 65536, 33 };
+
+    prepare(&world);
+    world.params.slot_bytes = sizes[0];
+    world.params.n_slots = kWindow;
+    world.run([&](int rank, dsc_net *net) {
+        ASSERT_EQ(DSCOMM_OK, world.connect_all(net, rank));
+        dsc_conn *const conn = dsc_net_conn(net, 1 - rank);
+        uint64_t n_unsent = 0;
+
+        for (uint64_t i = 0; i < kRounds * kWindow; i++) {
+            const size_t bytes = sizes[i % sizes.size()];
+
+            if (rank == 1) { /* the window is full by then, and more than the sockets hold */
+                if (i % kWindow == 0)
+                    ASSERT_EQ(DSCOMM_IN_PROGRESS, drive_to_error(net, 2));
+                conn->ops->rx_expect(conn, i + 1);
+                ASSERT_EQ(DSCOMM_OK, drive(net, [&] { return try_receive(conn, bytes); }));
+                continue;
+            }
+            if (i % 3 == 2) {
+                ASSERT_EQ(DSCOMM_OK, drive(net, [&] { return try_send(conn, rank, bytes); }));
+                continue;
+            }
+            std::vector<uint8_t> memory(bytes + 1);
+            ASSERT_EQ(DSCOMM_OK,
+                      drive(net, [&] { return conn->ops->tx_slot(conn, i) != nullptr; }));
+            for (size_t k = 0; k < bytes; k++)
+                memory[k] = content(rank, i, k);
+            const dsc_header header = test_header(i, bytes);
+            conn->ops->tx_post_from(conn, i, &header, memory.data());
+            conn->tx_next++;
+            n_unsent += conn->ops->flushed(conn) ? 0 : 1;
+            conn->ops->settle(conn);
+            std::fill(memory.begin(), memory.end(), uint8_t{ 0xee });
+        }
+        ASSERT_EQ(DSCOMM_OK, drive(net, [&] { return conn->ops->flushed(conn); }));
+        if (rank == 0 && is("tcp")) {
+            EXPECT_GT(n_unsent, 0u) << "settle() had nothing to do";
+        }
     });
 }
 

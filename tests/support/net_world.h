@@ -188,6 +188,18 @@ inline uint8_t content(int sender, uint64_t index, size_t i)
     return static_cast<uint8_t>(static_cast<size_t>(sender) * 31 + index * 7 + i * 3 + (i >> 8));
 }
 
+inline dsc_header test_header(uint64_t index, size_t bytes)
+{
+    dsc_header header = {};
+
+    header.sequence = static_cast<uint32_t>(index);
+    header.descriptor = 0x1122334455667788u;
+    header.stage = 3;
+    header.note = 9;
+    header.payload_bytes = static_cast<uint32_t>(bytes);
+    return header;
+}
+
 inline bool try_send(dsc_conn *conn, int sender, size_t bytes)
 {
     uint8_t *const slot = conn->ops->tx_slot(conn, conn->tx_next);
@@ -197,12 +209,7 @@ inline bool try_send(dsc_conn *conn, int sender, size_t bytes)
     EXPECT_EQ(0u, reinterpret_cast<uintptr_t>(slot) % 64);
     for (size_t i = 0; i < bytes; i++)
         slot[i] = content(sender, conn->tx_next, i);
-    dsc_header header = {};
-    header.sequence = static_cast<uint32_t>(conn->tx_next);
-    header.descriptor = 0x1122334455667788u;
-    header.stage = 3;
-    header.note = 9;
-    header.payload_bytes = static_cast<uint32_t>(bytes);
+    const dsc_header header = test_header(conn->tx_next, bytes);
     conn->ops->tx_post(conn, conn->tx_next, &header);
     conn->tx_next++;
     return true;

@@ -132,6 +132,39 @@ TEST_F(Bootstrap, AForkedChildIsAnotherProcessOnTheSameHost)
     rank.leave();
 }
 
+/* Ranks that may run on the same CPUs see that, and those that may not. */
+TEST_F(Bootstrap, CpuSetsAreTold)
+{
+    cpu_set_t before, one;
+    int first = 0;
+
+    ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+    if (CPU_COUNT(&before) < 2)
+        GTEST_SKIP() << "one CPU only";
+    while (!CPU_ISSET(first, &before))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    const dscomm_unique_id_t id = make_id();
+    std::vector<std::thread> threads;
+    std::vector<Rank> ranks = { Rank(3, 0), Rank(3, 1), Rank(3, 2) };
+
+    for (Rank &rank : ranks)
+        threads.emplace_back([&] {
+            if (rank.rank == 2)
+                sched_setaffinity(0, sizeof(one), &one); /* of this thread */
+            rank.join(id);
+        });
+    for (std::thread &thread : threads)
+        thread.join();
+    ASSERT_EQ(ranks[0].status, DSCOMM_OK) << ranks[0].text;
+    const dsc_peer_info *const peers = ranks[0].boot.peers;
+    EXPECT_EQ(peers[0].cpu_set, peers[1].cpu_set);
+    EXPECT_NE(peers[0].cpu_set, peers[2].cpu_set);
+    EXPECT_EQ(peers[2].n_cpus, 1u);
+    leave_all(ranks);
+}
+
 TEST_F(Bootstrap, HostIdOverride)
 {
     set("DSCOMM_HOST_ID", "rack7");

@@ -179,7 +179,7 @@ TEST_F(CoreTest, EnvDefaults)
     const struct dsc_env *const env = reload();
 
     ASSERT_NE(nullptr, env);
-    EXPECT_EQ(262144u, env->chunk_bytes);
+    EXPECT_EQ(257024u, env->chunk_bytes);
     EXPECT_EQ(4294967295u, env->cpu_mask);
     EXPECT_STREQ("auto", env->transport);
     EXPECT_STREQ("", env->host_id);
