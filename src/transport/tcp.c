@@ -13,11 +13,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
-#include "transport/header.h"
-
-#define IOV_MAX_USED 8
 /* Data and control sockets end together; when the control link stays silent longer, it is stuck. */
 #define VERDICT_NS 500000000u
 
@@ -39,157 +35,6 @@ void dsc_tcp_broken(struct tcp_link *link, int error)
     dsc_tcp_want(link, 0);
 }
 
-/* ---- sending ---- */
-
-static bool is_posted(const struct tcp_conn *tcp, uint64_t index)
-{
-    const struct tcp_slot *const slot = dsc_tcp_slot(&tcp->tx, index);
-
-    return slot->next == index && slot->full;
-}
-
-static size_t wire_bytes(const struct tcp_conn *tcp, uint64_t index)
-{
-    return DSC_HEADER_BYTES + dsc_tcp_header(&tcp->tx, index)->payload_bytes;
-}
-
-/* What is left of a message after its first `done` bytes, in one part or two; their number. */
-static int split_message(const struct tcp_conn *tcp, uint64_t index, size_t done,
-                         struct iovec iov[2])
-{
-    const uint8_t *const payload = dsc_tcp_slot(&tcp->tx, index)->payload;
-    uint8_t *const wire = dsc_tcp_wire(&tcp->tx, index);
-    const size_t n_header = done < DSC_HEADER_BYTES ? DSC_HEADER_BYTES - done : 0;
-    const size_t n_rest = wire_bytes(tcp, index) - done;
-
-    if (payload == NULL || n_rest == n_header) {
-        iov[0] = (struct iovec){ wire + done, n_rest };
-        return 1;
-    }
-    iov[0] = (struct iovec){ wire + done, n_header };
-    /* sendmsg() only reads: its vectors are those of readers too */
-    iov[n_header > 0] =
-        (struct iovec){ (void *)(uintptr_t)(payload + done + n_header - DSC_HEADER_BYTES),
-                        n_rest - n_header };
-    return n_header > 0 ? 2 : 1;
-}
-
-static int gather(const struct tcp_link *link, struct iovec iov[IOV_MAX_USED])
-{
-    const struct tcp_conn *const tcp = link->tcp;
-    uint64_t index = link->tx_at;
-    size_t done = link->tx_done;
-    int n = 0;
-
-    for (; n + 2 <= IOV_MAX_USED && is_posted(tcp, index); index += tcp->n_links, done = 0)
-        n += split_message(tcp, index, done, iov + n);
-    return n;
-}
-
-static void sent_bytes(struct tcp_link *link, size_t n)
-{
-    struct tcp_conn *const tcp = link->tcp;
-
-    dsc_net_count(&tcp->base.net->wire_tx_bytes, n);
-    link->tx_done += n;
-    while (is_posted(tcp, link->tx_at) && link->tx_done >= wire_bytes(tcp, link->tx_at)) {
-        link->tx_done -= wire_bytes(tcp, link->tx_at);
-        dsc_tcp_finish(&tcp->tx, dsc_tcp_slot(&tcp->tx, link->tx_at));
-        tcp->n_unsent--;
-        link->tx_at += tcp->n_links;
-    }
-}
-
-static void send_posted(struct tcp_link *link)
-{
-    struct iovec iov[IOV_MAX_USED];
-
-    while (link->broken_errno == 0) {
-        const int n_iov = gather(link, iov);
-        const struct msghdr msg = { .msg_iov = iov, .msg_iovlen = (size_t)n_iov };
-
-        if (n_iov == 0) {
-            dsc_tcp_want(link, link->source.events & ~(uint32_t)EPOLLOUT);
-            return;
-        }
-        const ssize_t n = sendmsg(link->source.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-
-        if (n >= 0) {
-            sent_bytes(link, (size_t)n);
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            dsc_tcp_want(link, link->source.events | EPOLLOUT);
-            return;
-        } else if (errno != EINTR) {
-            dsc_tcp_broken(link, errno);
-        }
-    }
-}
-
-static uint8_t *tcp_tx_slot(struct dsc_conn *conn, uint64_t index)
-{
-    struct tcp_conn *const tcp = dsc_tcp_of(conn);
-    struct tcp_slot *const slot = dsc_tcp_slot(&tcp->tx, index);
-
-    if (slot->next != index || slot->full)
-        return NULL;
-    dsc_tcp_lend(&tcp->tx, slot);
-    return dsc_tcp_wire(&tcp->tx, index) + DSC_HEADER_BYTES;
-}
-
-/* payload: NULL, or where it is if not in the slot. */
-static void post(struct dsc_conn *conn, uint64_t index, const struct dsc_header *header,
-                 const uint8_t *payload)
-{
-    struct tcp_conn *const tcp = dsc_tcp_of(conn);
-    struct dsc_header *const h = dsc_tcp_header(&tcp->tx, index);
-    struct tcp_slot *const slot = dsc_tcp_slot(&tcp->tx, index);
-    uint8_t *const wire = dsc_tcp_wire(&tcp->tx, index);
-    struct tcp_link *const link = dsc_tcp_link_of(tcp, index);
-
-    *h = *header;
-    h->magic = DSC_HEADER_MAGIC;
-    h->version = DSC_HEADER_VERSION;
-    h->kind = DSC_MSG_DATA;
-    h->crc = 0;
-    if (tcp->crc)
-        h->crc = dsc_header_crc(h, payload != NULL ? payload : wire + DSC_HEADER_BYTES);
-    dsc_header_encode(h, wire);
-    slot->payload = payload;
-    slot->full = true;
-    tcp->n_unsent++;
-    if ((link->source.events & EPOLLOUT) == 0) /* else the socket is full */
-        send_posted(link);
-}
-
-static void tcp_tx_post(struct dsc_conn *conn, uint64_t index, const struct dsc_header *header)
-{
-    post(conn, index, header, NULL);
-}
-
-static void tcp_tx_post_from(struct dsc_conn *conn, uint64_t index, const struct dsc_header *header,
-                             const uint8_t *payload)
-{
-    struct tcp_conn *const tcp = dsc_tcp_of(conn);
-
-    dsc_tcp_lend(&tcp->tx, dsc_tcp_slot(&tcp->tx, index)); /* for the header */
-    post(conn, index, header, payload);
-}
-
-static void tcp_settle(struct dsc_conn *conn)
-{
-    struct tcp_conn *const tcp = dsc_tcp_of(conn);
-
-    for (uint32_t i = 0; i < conn->n_slots; i++) {
-        struct tcp_slot *const slot = &tcp->tx.slots[i];
-
-        if (!slot->full || slot->payload == NULL)
-            continue;
-        memcpy(dsc_tcp_wire(&tcp->tx, slot->next) + DSC_HEADER_BYTES, slot->payload,
-               dsc_tcp_header(&tcp->tx, slot->next)->payload_bytes);
-        slot->payload = NULL;
-    }
-}
-
 /* ---- life cycle ---- */
 
 static void on_data(struct dsc_source *source, uint32_t events)
@@ -197,7 +42,7 @@ static void on_data(struct dsc_source *source, uint32_t events)
     struct tcp_link *const link = (struct tcp_link *)source; /* its first member */
 
     if ((events & EPOLLOUT) != 0)
-        send_posted(link);
+        dsc_tcp_send(link);
     if ((events & ~(uint32_t)EPOLLOUT) != 0 && link->broken_errno == 0)
         dsc_tcp_receive(link, true);
 }
@@ -206,7 +51,7 @@ static void on_data(struct dsc_source *source, uint32_t events)
 static void judge_broken(struct tcp_link *link)
 {
     struct dsc_conn *const conn = &link->tcp->base;
-    const bool is_needed = link->rx_at < conn->rx_end || is_posted(link->tcp, link->tx_at);
+    const bool is_needed = link->rx_at < conn->rx_end || dsc_tcp_is_posted(link->tcp, link->tx_at);
 
     if (link->broken_errno == 0 || !is_needed || conn->net->error != DSCOMM_OK)
         return;
@@ -367,10 +212,10 @@ const struct dsc_transport_ops dsc_transport_tcp = {
     .reads_once = true,
     .preference = 10,
     .reaches = tcp_reaches,
-    .tx_slot = tcp_tx_slot,
-    .tx_post = tcp_tx_post,
-    .tx_post_from = tcp_tx_post_from,
-    .settle = tcp_settle,
+    .tx_slot = dsc_tcp_tx_slot,
+    .tx_post = dsc_tcp_tx_post,
+    .tx_post_from = dsc_tcp_tx_post_from,
+    .settle = dsc_tcp_settle,
     .rx_msg = dsc_tcp_rx_msg,
     .rx_release = dsc_tcp_rx_release,
     .rx_expect = dsc_tcp_rx_expect,

@@ -81,6 +81,14 @@ static inline struct tcp_slot *dsc_tcp_slot(const struct tcp_side *side, uint64_
     return &side->slots[index % side->n_slots];
 }
 
+/* Is message `index` waiting for the socket, wholly or in part? */
+static inline bool dsc_tcp_is_posted(const struct tcp_conn *tcp, uint64_t index)
+{
+    const struct tcp_slot *const slot = dsc_tcp_slot(&tcp->tx, index);
+
+    return slot->next == index && slot->full;
+}
+
 static inline struct dsc_header *dsc_tcp_header(const struct tcp_side *side, uint64_t index)
 {
     return &side->headers[index % side->n_slots];
@@ -111,6 +119,14 @@ void dsc_tcp_broken(struct tcp_link *link, int error);
 
 /* As dsc_source_want(), for a data socket. */
 void dsc_tcp_want(struct tcp_link *link, uint32_t events);
+
+/* Sends what is posted until the socket is full. */
+void dsc_tcp_send(struct tcp_link *link);
+uint8_t *dsc_tcp_tx_slot(struct dsc_conn *conn, uint64_t index);
+void dsc_tcp_tx_post(struct dsc_conn *conn, uint64_t index, const struct dsc_header *header);
+void dsc_tcp_tx_post_from(struct dsc_conn *conn, uint64_t index, const struct dsc_header *header,
+                          const uint8_t *payload);
+void dsc_tcp_settle(struct dsc_conn *conn);
 
 /* Receives until there is nothing more or no slot to put it. `told`: epoll says there is. */
 void dsc_tcp_receive(struct tcp_link *link, bool told);
