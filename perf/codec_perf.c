@@ -37,6 +37,11 @@ static const struct {
     { "avx512", "3", DSC_CPU_AVX2 | DSC_CPU_AVX512 },
 };
 
+/* What calls send at most in a message, about. */
+#define CHUNK_ELEMS 65536
+/* The largest message of n elements: 16-element blocks have 5 bytes for 4 elements, fp32 has 16. */
+#define MESSAGE_MAX(n) ((n) * sizeof(float) + 16)
+
 struct options {
     size_t bytes; /* 0: default_sizes */
     int rounds;
@@ -49,8 +54,8 @@ struct work {
     const struct dsc_codec *codec;
     size_t n;
     float *v, *r, *r_out;
-    struct dsc_msg msg;
-    unsigned flags; /* what the library would pass for this size */
+    struct dsc_msg msg; /* memory of a message and its elements, at most CHUNK_ELEMS */
+    unsigned flags;     /* what the library would pass for this size */
 };
 
 struct figures {
@@ -63,25 +68,64 @@ static void step_memcpy(const struct work *w)
     __asm__ volatile("" : : "r"(w->r_out) : "memory");
 }
 
+/*
+ * A call's messages are chunks in slots that are used again and again, so a long vector here goes
+ * through one message, too. Runs `step` for every chunk.
+ */
+static void each_chunk(const struct work *w,
+                       void (*step)(const struct work *w, size_t at, size_t n))
+{
+    for (size_t at = 0; at < w->n; at += w->msg.n)
+        step(w, at, dsc_min_size(w->msg.n, w->n - at));
+}
+
+static void encode_chunk(const struct work *w, size_t at, size_t n)
+{
+    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+
+    w->codec->ops->encode(w->codec, &msg, 0, n, w->v + at, NULL);
+}
+
+static void encode_feedback_chunk(const struct work *w, size_t at, size_t n)
+{
+    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+
+    w->codec->ops->encode_feedback(w->codec, &msg, 0, n, w->v + at, w->r + at, 1.0f, w->r_out + at,
+                                   w->flags);
+}
+
+static void decode_chunk(const struct work *w, size_t at, size_t n)
+{
+    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+
+    w->codec->ops->decode(w->codec, &msg, 0, n, w->r_out + at, w->flags);
+}
+
+static void decode_add_chunk(const struct work *w, size_t at, size_t n)
+{
+    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+
+    w->codec->ops->decode_add(w->codec, &msg, 0, n, w->r_out + at);
+}
+
 static void step_encode(const struct work *w)
 {
-    w->codec->ops->encode(w->codec, &w->msg, 0, w->n, w->v, NULL);
+    each_chunk(w, encode_chunk);
 }
 
 static void step_encode_feedback(const struct work *w)
 {
-    w->codec->ops->encode_feedback(w->codec, &w->msg, 0, w->n, w->v, w->r, 1.0f, w->r_out,
-                                   w->flags);
+    each_chunk(w, encode_feedback_chunk);
 }
 
 static void step_decode(const struct work *w)
 {
-    w->codec->ops->decode(w->codec, &w->msg, 0, w->n, w->r_out, w->flags);
+    each_chunk(w, decode_chunk);
 }
 
 static void step_decode_add(const struct work *w)
 {
-    w->codec->ops->decode_add(w->codec, &w->msg, 0, w->n, w->r_out);
+    each_chunk(w, decode_add_chunk);
 }
 
 /* Order of the columns. decode comes before decode_add, which needs sensible numbers to add to. */
@@ -140,15 +184,14 @@ static void measure(const struct work *w, int rounds, struct figures *out)
 
 static bool work_init(struct work *w, const struct perf_source *source, size_t n)
 {
-    const size_t wide = n * sizeof(float);
+    const size_t wide = n * sizeof(float), chunk = dsc_min_size(n, CHUNK_ELEMS);
 
     w->n = n;
     w->flags = wide >= DSC_STREAM_BYTES ? DSC_STREAM : 0;
     w->v = dsc_calloc(DSC_MEM_CODEC, 1, wide);
     w->r = dsc_calloc(DSC_MEM_CODEC, 1, wide);
     w->r_out = dsc_calloc(DSC_MEM_CODEC, 1, wide);
-    /* The largest message: 16-element blocks have 5 bytes for 4 elements, fp32 has 16. */
-    w->msg = (struct dsc_msg){ dsc_calloc(DSC_MEM_CODEC, 1, wide + 16), n, 0 };
+    w->msg = (struct dsc_msg){ dsc_calloc(DSC_MEM_CODEC, 1, MESSAGE_MAX(chunk)), chunk, 0 };
     if (w->v == NULL || w->r == NULL || w->r_out == NULL || w->msg.bytes == NULL)
         return false;
     perf_repeat(w->v, n, source->values, source->n_sets * source->n_elems, sizeof(float));
@@ -160,7 +203,7 @@ static void work_use(struct work *w, const struct dsc_codec *codec)
 {
     w->codec = codec;
     memset(w->r, 0, w->n * sizeof(float));
-    memset(w->msg.bytes, 0, w->n * sizeof(float) + 16);
+    memset(w->msg.bytes, 0, MESSAGE_MAX(w->msg.n));
     step_encode_feedback(w);
     memcpy(w->r, w->r_out, w->n * sizeof(float));
 }

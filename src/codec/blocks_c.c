@@ -191,7 +191,8 @@ static uint32_t max_magnitude(const float *x, size_t n)
 }
 
 /* Returns the scale, as sent. */
-DSC_INLINE float encode_block(enum format format, uint8_t *q, const float *x, size_t n)
+DSC_INLINE float encode_block(enum format format, uint8_t *restrict q, const float *restrict x,
+                              size_t n)
 {
     const uint32_t amax_bits = max_magnitude(x, n);
     const float amax = float_of(amax_bits);
@@ -210,16 +211,20 @@ DSC_INLINE float encode_block(enum format format, uint8_t *q, const float *x, si
     return scale;
 }
 
-DSC_INLINE void decode_block(enum format format, float *dst, const uint8_t *q, float scale,
-                             size_t n)
+/* Only e4m3 and e5m2 have codes that are no numbers. */
+DSC_INLINE void decode_block(enum format format, float *restrict dst, const uint8_t *restrict q,
+                             float scale, size_t n)
 {
-    const bool is_poison = !is_finite(scale);
+    const bool has_nan = format == E4M3 || format == E5M2;
 
     for (size_t i = 0; i < n; i++) {
         const float d = value_of(format, get_code(format, q, i)) * scale;
 
-        dst[i] = is_poison ? float_of(F32_NAN) : canonical(d);
+        dst[i] = has_nan ? canonical(d) : d;
     }
+    if (!is_finite(scale))
+        for (size_t i = 0; i < n; i++)
+            dst[i] = float_of(F32_NAN);
 }
 
 /* ---- whole arrays ---- */

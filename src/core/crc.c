@@ -8,6 +8,18 @@
 
 #include <isa-l/crc.h>
 
+/*
+ * ISA-L's AVX-512 code returns with the upper halves of the vector registers in use, and then every
+ * SSE instruction waits for them, here and in the caller's code: 5 times slower, measured.
+ */
+static void release_upper_halves(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx"))
+        __asm__ volatile("vzeroupper");
+#endif
+}
+
 /* ISA-L works on the raw register: both complements of CRC32C are ours. Its length is an int. */
 uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t n)
 {
@@ -22,5 +34,6 @@ uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t n)
         p += part;
         n -= part;
     }
+    release_upper_halves();
     return ~state;
 }

@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <sched.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <cerrno>
 #include <cstdlib>
@@ -381,6 +384,29 @@ TEST_F(CoreTest, FpEnterClearsFtzAndDazAndLeaveRestores)
     EXPECT_EQ(0u, inside & 0xe040u);
     EXPECT_TRUE(is_kept);
     EXPECT_EQ(flush & ~0x3fu, after & ~0x3fu);
+}
+#endif
+
+#if defined(__x86_64__)
+/* Which register states are in use: bit 2 the upper halves of ymm, bit 6 of zmm. */
+uint64_t states_in_use()
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(1));
+    return low & 0x44u;
+}
+
+TEST_F(CoreTest, ChecksumsDoNotSlowDownSse)
+{
+    unsigned eax, ebx, ecx, edx;
+    if (!__builtin_cpu_supports("avx") || __get_cpuid_count(13, 1, &eax, &ebx, &ecx, &edx) == 0 ||
+        (eax & 4u) == 0)
+        GTEST_SKIP() << "this CPU cannot tell which registers are in use";
+    const std::vector<uint8_t> data(1 << 20, 7);
+    __asm__ volatile("vzeroupper");
+    ASSERT_EQ(states_in_use(), 0u);
+    volatile uint32_t crc = dsc_crc32c(0, data.data(), data.size());
+    EXPECT_EQ(states_in_use(), 0u) << crc;
 }
 #endif
 
