@@ -16,6 +16,7 @@
 enum format { INT8, INT4, E4M3, E5M2 };
 
 #define TILE 2048               /* elements */
+#define STREAM_TILE 256         /* reads and writes of DRAM in turn, at short intervals */
 #define TILE_BLOCKS (TILE / 16) /* of the smallest block */
 #define F32_HUGE 0x7f000000u    /* 2^127: with amax below it no D overflows */
 #define SCALE_HUGE 0x7b000000u  /* 2^119: times 256 still finite */
@@ -306,7 +307,8 @@ DSC_INLINE void encode_tiles(enum format format, struct encoding e, size_t n, ui
                              enum kept kept)
 {
     struct tile tiles[2];
-    size_t left = n - n % block, len = dsc_min_size(TILE, left);
+    const size_t tile = kept == STREAM_RESIDUAL ? STREAM_TILE : TILE;
+    size_t left = n - n % block, len = dsc_min_size(tile, left);
 
     /* A vector of maxima may be longer than a tile has blocks. */
     memset(tiles[0].amax, 0, sizeof(tiles[0].amax));
@@ -314,7 +316,7 @@ DSC_INLINE void encode_tiles(enum format format, struct encoding e, size_t n, ui
     tile_scales(format, &tiles[0], &e, len, block, kept);
     for (unsigned turn = 0; left > 0; turn ^= 1) {
         const struct encoding next = encoding_after(format, &e, len, block, kept);
-        const size_t next_len = dsc_min_size(TILE, left - len);
+        const size_t next_len = dsc_min_size(tile, left - len);
 
         tile_scales(format, &tiles[turn ^ 1], &next, next_len, block, kept);
         tile_codes(format, &tiles[turn], &e, len, block, kept);
