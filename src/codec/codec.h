@@ -15,7 +15,7 @@
 #define DSC_TILE_ELEMS 2048
 
 /* Vectors of at least so many bytes are gone from the caches before they are read again. */
-#define DSC_STREAM_BYTES ((size_t)16 << 20)
+#define DSC_STREAM_BYTES ((size_t)8 << 20)
 
 /* One message and what both ends know about it without asking. */
 struct dsc_msg {
