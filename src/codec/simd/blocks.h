@@ -194,7 +194,7 @@ DSC_INLINE uint32_t max_magnitude(const struct encoding *e, float *sums, size_t 
 {
     vi m = vi_set1(0);
 
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (size_t i = first; i < first + n; i += LANES) {
         vf x = vf_load(e->v + i);
 
