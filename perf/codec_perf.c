@@ -33,8 +33,12 @@ static const struct {
     uint32_t needs;
 } levels[] = {
     { "c", "0", 0 },
+#if defined(__aarch64__)
+    { "neon", "4", DSC_CPU_NEON },
+#else
     { "avx2", "1", DSC_CPU_AVX2 },
     { "avx512", "3", DSC_CPU_AVX2 | DSC_CPU_AVX512 },
+#endif
 };
 
 /* What calls send at most in a message, about. */
@@ -318,7 +322,7 @@ static int usage(const char *why)
     (void)fprintf(
         stderr,
         "codec_perf: %s\n"
-        "usage: codec_perf [-b BYTES] [-n ROUNDS] [--codec SPEC] [--level c|avx2|avx512]\n"
+        "usage: codec_perf [-b BYTES] [-n ROUNDS] [--codec SPEC] [--level c|avx2|avx512|neon]\n"
         "                  [--data lm|cnn|normal|file:PATH]\n"
         "  -b  float32 bytes per message, 4 to 4G, suffixes K M G; default 128K and 64M\n"
         "  -n  rounds whose median is shown, 1 to %d; default %d\n",
@@ -374,7 +378,7 @@ static const char *parse_options(int argc, char **argv, struct options *opt)
         if (c == 'c' && dscomm_codec(opt->codec = optarg) == NULL)
             return dscomm_last_error();
         if (c == 'l' && !is_level(opt->level = optarg))
-            return "--level takes c, avx2 or avx512";
+            return "--level takes c, avx2, avx512 or neon";
         if (c == 'd' && !is_data(opt->data = optarg))
             return "--data takes lm, cnn, normal or file:PATH";
         if (c == '?')

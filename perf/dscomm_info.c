@@ -96,6 +96,7 @@ static const struct {
 } levels[] = {
     { "avx2", DSC_CPU_AVX2 },
     { "avx512", DSC_CPU_AVX512 },
+    { "neon", DSC_CPU_NEON },
 };
 
 /* Whether level i brings kernels of its own: its table is not that of the levels below. */

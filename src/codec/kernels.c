@@ -11,8 +11,8 @@ void dsc_kernels_init(struct dsc_kernels *k, uint32_t cpu)
 #define USE_C(name, type) k->name = dsc_##name##_c;
     DSC_KERNELS_MAP(USE_C)
 #undef USE_C
-#if defined(__x86_64__)
-    dsc_kernels_init_x86(k, cpu);
+#if defined(__x86_64__) || defined(__aarch64__)
+    dsc_kernels_init_cpu(k, cpu);
 #else
     (void)cpu;
 #endif

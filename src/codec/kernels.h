@@ -124,14 +124,15 @@ struct dsc_kernels {
 };
 
 /* Declares dsc_<name>_c and so on with the exact type, so a drifting signature does not compile. */
-#define DSC_KERNELS_DECLARE(name, type) type dsc_##name##_c, dsc_##name##_avx2, dsc_##name##_avx512;
+#define DSC_KERNELS_DECLARE(name, type) \
+    type dsc_##name##_c, dsc_##name##_avx2, dsc_##name##_avx512, dsc_##name##_neon;
 DSC_KERNELS_MAP(DSC_KERNELS_DECLARE)
 #undef DSC_KERNELS_DECLARE
 
 /* Fills k with the reference and overwrites upward with what `cpu` (DSC_CPU_*) allows. */
 void dsc_kernels_init(struct dsc_kernels *k, uint32_t cpu);
-/* The x86 part of it; k already holds the reference. */
-void dsc_kernels_init_x86(struct dsc_kernels *k, uint32_t cpu);
+/* What a kind of CPU adds to the reference, which k already holds; one of them is linked. */
+void dsc_kernels_init_cpu(struct dsc_kernels *k, uint32_t cpu);
 /* The table for this CPU and DSCOMM_CPU_MASK, chosen once. */
 const struct dsc_kernels *dsc_kernels_get(void);
 

@@ -133,6 +133,7 @@ static inline uint64_t dsc_deadline_ns(int timeout_ms)
 enum {
     DSC_CPU_AVX2 = 1u << 0, /* with F16C */
     DSC_CPU_AVX512 = 1u << 1,
+    DSC_CPU_NEON = 1u << 2,
 };
 uint32_t dsc_cpu_features(void); /* what the CPU has and DSCOMM_CPU_MASK allows */
 int dsc_cpu_allowed(void);       /* CPUs this process may run on (affinity mask) */

@@ -37,6 +37,11 @@ static uint32_t detect(void)
         found |= DSC_CPU_AVX512;
     return found;
 }
+#elif defined(__aarch64__)
+static uint32_t detect(void)
+{
+    return DSC_CPU_NEON;
+}
 #else
 static uint32_t detect(void)
 {

@@ -17,8 +17,12 @@ static const struct {
     uint32_t cpu; /* what it needs */
 } levels[] = {
     { "c", 0 },
+#if defined(__aarch64__)
+    { "neon", DSC_CPU_NEON },
+#else
     { "avx2", DSC_CPU_AVX2 },
     { "avx512", DSC_CPU_AVX2 | DSC_CPU_AVX512 },
+#endif
 };
 
 struct options {

@@ -258,7 +258,7 @@ DSC_INLINE void quantize_block(enum format format, const struct encoding *e, con
 {
     if (block == 16)
         quantize_group(format, e, values, first, 16, f, kept);
-    else if (block == 32)
+    else if (block < 4 * LANES)
         quantize_group(format, e, values, first, 32, f, kept);
     else
         for (size_t i = first; i < first + block; i += 4 * LANES)

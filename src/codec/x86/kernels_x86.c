@@ -5,7 +5,7 @@
  */
 #include "codec/kernels.h"
 
-void dsc_kernels_init_x86(struct dsc_kernels *k, uint32_t cpu)
+void dsc_kernels_init_cpu(struct dsc_kernels *k, uint32_t cpu)
 {
 #define USE_AVX2(name, type) k->name = dsc_##name##_avx2;
 #define USE_AVX512(name, type) k->name = dsc_##name##_avx512;
