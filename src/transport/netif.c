@@ -395,7 +395,7 @@ dscomm_status_t dsc_netif_listen(union dsc_addr *addr, int *fd_out)
     char text[DSC_ADDR_TEXT_BYTES];
     const int one = 1;
     dscomm_status_t st;
-    int fd;
+    int fd = -1;
 
     dsc_addr_text(addr, text);
     DSC_TRY(dsc_socket_create(addr->any.sa_family, &fd));
