@@ -99,9 +99,18 @@ static void settings_text(const struct settings *s, char *text, size_t bytes)
              (unsigned long long)s->env->crc, s->config.transport);
 }
 
+static bool share_cpus(const struct dsc_peer_info *a, const struct dsc_peer_info *b)
+{
+    bool overlap = false;
+
+    for (size_t i = 0; i < sizeof(a->cpu_set); i++)
+        overlap = overlap || (a->cpu_set[i] & b->cpu_set[i]) != 0;
+    return overlap && strcmp(a->host_id, b->host_id) == 0;
+}
+
 /*
- * Spinning helps only while every rank has a CPU of its own: those that may run on the same CPUs as
- * this one must not be more than these. Launchers often give each rank CPUs that no other has.
+ * Spinning helps only while every rank has a CPU of its own: those that may run on CPUs of this one
+ * must not be more than these. Launchers often give each rank CPUs that no other has.
  */
 static uint64_t spin_ns(const struct dsc_bootstrap *boot, const struct settings *s)
 {
@@ -109,8 +118,7 @@ static uint64_t spin_ns(const struct dsc_bootstrap *boot, const struct settings 
     uint64_t n_sharing = 0;
 
     for (int r = 0; r < boot->n_ranks; r++)
-        n_sharing += boot->peers[r].cpu_set == self->cpu_set &&
-                     strcmp(boot->peers[r].host_id, self->host_id) == 0;
+        n_sharing += share_cpus(&boot->peers[r], self);
     if (n_sharing * (uint64_t)s->config.n_threads > self->n_cpus)
         return 0;
     return s->env->spin_us * 1000;

@@ -93,15 +93,16 @@ static dscomm_status_t host_id(const char *override, char id_out[DSC_HOST_ID_BYT
     return DSCOMM_OK;
 }
 
-/* Of the CPUs that this process may use; 0 where that cannot be found out. */
-static uint32_t cpu_set_number(void)
+/* The CPUs that this process may use. */
+static void describe_cpus(uint8_t set_out[DSC_CPU_SET_BYTES])
 {
-    uint8_t mask[1024] = { 0 }, hash[crypto_generichash_BYTES_MIN];
+    uint8_t mask[1024] = { 0 };
 
     if (sched_getaffinity(0, sizeof(mask), (cpu_set_t *)(void *)mask) != 0)
-        return 0;
-    crypto_generichash(hash, sizeof(hash), mask, sizeof(mask), NULL, 0);
-    return dsc_get_u32(hash);
+        memset(mask, 0xff, sizeof(mask));
+    memset(set_out, 0, DSC_CPU_SET_BYTES);
+    for (size_t i = 0; i < sizeof(mask); i++)
+        set_out[i % DSC_CPU_SET_BYTES] |= mask[i];
 }
 
 static dscomm_status_t describe_self(const struct dsc_env *env, struct dsc_peer_info *info_out)
@@ -110,7 +111,7 @@ static dscomm_status_t describe_self(const struct dsc_env *env, struct dsc_peer_
     info_out->process_id = process_id();
     info_out->pid = (uint32_t)getpid();
     info_out->n_cpus = (uint32_t)dsc_cpu_allowed();
-    info_out->cpu_set = cpu_set_number();
+    describe_cpus(info_out->cpu_set);
     return host_id(env->host_id, info_out->host_id);
 }
 

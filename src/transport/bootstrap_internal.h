@@ -4,7 +4,7 @@
  * (bootstrap.c) share: the unique id's contents and the two messages they exchange.
  *
  *   rank   -> service  [length 4] record: [version 4][n_ranks 4][rank 4][timeout_ms 4]
- *                      [settings length 4][settings][peer info 108]
+ *                      [settings length 4][settings][peer info 168]
  *   service -> rank    [length 4] answer: [status 4][n_ranks 4][job 8] then a table of n_ranks peer
  *                      infos, or with a status below 0 the text of the error
  *
@@ -23,7 +23,7 @@
 
 enum {
     DSC_FRAME_BYTES = 4, /* the length in front of a record or answer */
-    DSC_PEER_WIRE_BYTES = DSC_HOST_ID_BYTES + DSC_ADDR_WIRE_BYTES + 20,
+    DSC_PEER_WIRE_BYTES = DSC_HOST_ID_BYTES + DSC_ADDR_WIRE_BYTES + 16 + DSC_CPU_SET_BYTES,
     DSC_RECORD_PREFIX_BYTES = 16,
     DSC_RECORD_MAX = DSC_RECORD_PREFIX_BYTES + 4 + DSC_SETTINGS_MAX + DSC_PEER_WIRE_BYTES,
     DSC_ANSWER_PREFIX_BYTES = 16,

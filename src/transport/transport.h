@@ -45,14 +45,16 @@ _Static_assert(sizeof(struct dsc_header) == DSC_HEADER_BYTES, "wire header has 3
 
 #define DSC_HOST_ID_BYTES 64
 #define DSC_ADDR_BYTES 32
+#define DSC_CPU_SET_BYTES 64
 
 struct dsc_peer_info {
     char host_id[DSC_HOST_ID_BYTES]; /* equal text: same host, shared memory may be tried */
     uint8_t addr[DSC_ADDR_BYTES];    /* sockaddr_in or sockaddr_in6 of the rank's listener */
     uint64_t process_id;             /* random per process: equal means same process */
     uint32_t pid;
-    uint32_t n_cpus;  /* CPUs its process may use */
-    uint32_t cpu_set; /* equal numbers: the same ones */
+    uint32_t n_cpus; /* CPUs its process may use, */
+    /* a bit for each of them, by number modulo the bits there are; all: not known */
+    uint8_t cpu_set[DSC_CPU_SET_BYTES];
 };
 
 /* ---- rendezvous ---- */

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <dirent.h>
+#include <sched.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -301,6 +302,55 @@ TEST(Window, OneMessageIsEnough)
             }
     unsetenv("DSCOMM_WINDOW");
     dsc_env_reload();
+}
+
+/* The first CPUs that this thread may use, from the `first`-th on, n of them. */
+void use_cpus(int first, int n)
+{
+    cpu_set_t allowed, mine;
+
+    ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+    CPU_ZERO(&mine);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &allowed) && seen++ >= first && CPU_COUNT(&mine) < n)
+            CPU_SET(cpu, &mine);
+    ASSERT_EQ(sched_setaffinity(0, sizeof(mine), &mine), 0);
+}
+
+/* Three ranks on two CPUs: the one that may use both takes them from the others. */
+TEST(Spinning, OverlappingCpuSetsAreShared)
+{
+    struct {
+        int first, n;
+        bool spins;
+    } const alone[] = { { 0, 1, true }, { 1, 1, true } },
+            crowded[] = { { 0, 2, false }, { 0, 1, false }, { 1, 1, false } };
+    const auto check = [](const auto &ranks) {
+        const int n = (int)(sizeof(ranks) / sizeof(ranks[0]));
+        std::vector<std::thread> threads;
+        dscomm_unique_id_t id;
+
+        ASSERT_EQ(dscomm_unique_id_create(&id), DSCOMM_OK);
+        for (int r = 0; r < n; r++)
+            threads.emplace_back([&, r] {
+                dscomm_comm_t *comm = nullptr;
+
+                use_cpus(ranks[r].first, ranks[r].n);
+                ASSERT_EQ(dscomm_comm_create(n, r, &id, nullptr, &comm), DSCOMM_OK)
+                    << dscomm_last_error();
+                EXPECT_EQ(comm->exec->params.spin_ns > 0, ranks[r].spins) << "rank " << r;
+                dscomm_comm_destroy(comm);
+            });
+        for (auto &t : threads)
+            t.join();
+    };
+    cpu_set_t allowed;
+
+    ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+    if (CPU_COUNT(&allowed) < 2)
+        GTEST_SKIP() << "one CPU only";
+    check(alone);
+    check(crowded);
 }
 
 /* All slots of a rank take at most 32 MiB: 20 ranks cannot have four of 251 KiB per peer. */

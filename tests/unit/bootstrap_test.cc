@@ -159,8 +159,14 @@ TEST_F(Bootstrap, CpuSetsAreTold)
         thread.join();
     ASSERT_EQ(ranks[0].status, DSCOMM_OK) << ranks[0].text;
     const dsc_peer_info *const peers = ranks[0].boot.peers;
-    EXPECT_EQ(peers[0].cpu_set, peers[1].cpu_set);
-    EXPECT_NE(peers[0].cpu_set, peers[2].cpu_set);
+    const size_t byte = (size_t)first / 8 % DSC_CPU_SET_BYTES;
+    uint8_t only_first[DSC_CPU_SET_BYTES] = {};
+
+    only_first[byte] = (uint8_t)(1 << first % 8);
+    EXPECT_EQ(memcmp(peers[0].cpu_set, peers[1].cpu_set, DSC_CPU_SET_BYTES), 0);
+    EXPECT_NE(memcmp(peers[0].cpu_set, only_first, DSC_CPU_SET_BYTES), 0);
+    EXPECT_EQ(memcmp(peers[2].cpu_set, only_first, DSC_CPU_SET_BYTES), 0);
+    EXPECT_NE(peers[0].cpu_set[byte] & only_first[byte], 0);
     EXPECT_EQ(peers[2].n_cpus, 1u);
     leave_all(ranks);
 }
