@@ -29,19 +29,32 @@ static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm, size_
     return count <= comm->oneshot_bytes / sizeof(float) ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
 }
 
-/*
- * A message takes at most half of chunk_bytes, which only matters where an element takes 4 bytes.
- * By default that is two TCP segments of 64 KiB, as loopback and offloading adapters take them,
- * header included: larger messages pile up in the kernel, and a few bytes more are one more packet.
- */
-static size_t choose_chunk(const struct dscomm_comm *comm, size_t count,
-                           const struct dsc_codec *codec)
+/* Bytes of n elements in the widest codec of all tiers. */
+static size_t widest_message(const struct dsc_plan_params *params, size_t n)
 {
-    const size_t share = count / (size_t)comm->n_ranks / CHUNKS_PER_PIECE;
+    size_t widest = 0;
+
+    for (int t = 0; t < params->n_tiers; t++) {
+        const struct dsc_codec *const codec = dsc_codec_resolve(params->codecs[t], params->dtype);
+
+        widest = dsc_max_size(widest, dsc_codec_message_bytes(codec, n));
+    }
+    return widest;
+}
+
+/*
+ * A message takes half of chunk_bytes, give or take a chunk's alignment; that only matters where an
+ * element takes 4 bytes. By default that is two TCP segments of 64 KiB, as loopback and offloading
+ * adapters take them, header included: larger messages pile up in the kernel, and a few bytes more
+ * are one more packet.
+ */
+static size_t choose_chunk(const struct dscomm_comm *comm, const struct dsc_plan_params *params)
+{
+    const size_t share = params->count / (size_t)comm->n_ranks / CHUNKS_PER_PIECE;
     const size_t most = dsc_min_size(comm->chunk_elems, dsc_max_size(share, MIN_CHUNK_ELEMS));
     const size_t message_max = comm->chunk_elems * sizeof(float) / 2;
 
-    return dsc_codec_message_bytes(codec, most) > message_max + MESSAGE_SLACK ? most / 2 : most;
+    return widest_message(params, most) > message_max + MESSAGE_SLACK ? most / 2 : most;
 }
 
 static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
@@ -54,14 +67,12 @@ static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *ent
                                       .op = shape->op,
                                       .feedback = shape->feedback,
                                       .algorithm = choose_algorithm(comm, shape->count),
-                                      .chunk_elems = choose_chunk(
-                                          comm, shape->count,
-                                          dsc_codec_resolve(shape->codec, shape->dtype)),
                                       .n_tiers = comm->groups == NULL ? 1 : comm->n_tiers,
                                       .groups = comm->groups };
 
     for (int t = 0; t < params.n_tiers; t++)
         params.codecs[t] = comm->tier_codecs[t] != NULL ? comm->tier_codecs[t] : shape->codec;
+    params.chunk_elems = choose_chunk(comm, &params);
     entry->shape = *shape;
     DSC_TRY(dsc_plan_build(&params, &entry->plan));
     DSC_TRY(dsc_exec_prepare(comm->exec, entry->plan, &entry->run));

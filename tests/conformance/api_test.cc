@@ -423,6 +423,24 @@ TEST(Plan, IsMadeAheadAndExplained)
     });
 }
 
+/* One tier that sends float32 makes chunks short, whatever the call's codec is. */
+TEST(Plan, ChunksFitTheWidestTier)
+{
+    World w(4);
+    const int groups[] = { 0, 0, 1, 1, 0, 0, 0, 0 };
+    const dsc_codec *const codecs[] = { dscomm_codec("none"), nullptr };
+
+    w.each([&](int r) {
+        const dscomm_plan_t *plan = nullptr;
+
+        ASSERT_EQ(dsc_comm_set_tiers(w.comms[(size_t)r], 2, groups, codecs), DSCOMM_OK);
+        ASSERT_EQ(dscomm_plan_create(w.comms[(size_t)r], 1 << 20, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                     dscomm_codec("int8"), 1, &plan),
+                  DSCOMM_OK);
+        EXPECT_LE(plan->max_msg_bytes, w.comms[(size_t)r]->chunk_elems * sizeof(float) / 2 + 1024);
+    });
+}
+
 /* 65535 chunks of 1024 bytes are not enough: they are enlarged and no longer fit in the slots. */
 TEST(Plan, TooManyChunksAreALimitThatIsExplained)
 {
