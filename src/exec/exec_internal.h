@@ -3,7 +3,7 @@
  * Private to src/exec: the inside of the host executor.
  *   exec_host.c   life, the loop that drives a call, waiting and deadlines
  *   exec_ops.c    one operation: its messages, its place, its states
- *   compute.c     its arithmetic                        workers.c   threads that compute
+ *   compute*.c    its arithmetic                        workers.c   threads that compute
  */
 #ifndef DSC_EXEC_INTERNAL_H
 #define DSC_EXEC_INTERNAL_H
@@ -48,9 +48,6 @@ struct dsc_exec_run {
     uint8_t **bytes;             /* [n_ops] message that the op encodes */
     const uint8_t **payloads;    /* [n_recvs] arrived messages */
     uint8_t *posted;             /* [n_sends] */
-    float *partial;
-    uint8_t *gather;
-    uint8_t *staging; /* [n_staging] of staging_stride bytes */
     size_t staging_stride;
     uint8_t *staging_used; /* [n_staging] */
     int16_t *op_staging;   /* [n_ops] buffer in use, -1 none */

@@ -252,8 +252,9 @@ static bool deps_done(const struct dsc_exec_run *run, const struct dsc_op *op)
 
 /*
  * Where the op's message lies already, byte for byte: in the input, which nobody writes before the
- * message is out, in place neither: its sum comes back from who has received it. NULL: nowhere (a
- * NaN is sent in one form only), or the transport would copy it anyway, which workers do better.
+ * message is out, in place neither: its sum comes back from who has received it. NULL: nowhere (not
+ * looked into where it is not finite, as a NaN is sent in one form only), or the transport would
+ * copy it anyway, which workers do better.
  */
 static const uint8_t *message_in_input(const struct dsc_exec_run *run, const struct dsc_op *op)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to tcp.c and tcp_rx.c. Message i goes over data socket i % n_socks, so each socket
- * carries its messages in ascending order and knows which one comes next without being told.
+ * Private to tcp.c, tcp_tx.c and tcp_rx.c. Message i goes over data socket i % n_socks, so each
+ * socket carries its messages in ascending order and knows which one comes next without being told.
  *
  *   slot in memory    | 32 unused | header 32 | payload, to a multiple of 64 |
  *                                  ^ what is on the wire, in one piece ... ^
