@@ -350,7 +350,7 @@ DSC_INLINE void encode_feedback(enum format format, struct encoding e, size_t n,
 {
     /* Blocks whose D may be infinite need r again where it is to be kept. */
     e.rare = (e.flags & DSC_KEEP_OLD) != 0 ? F32_HUGE : F32_INF;
-    if ((e.flags & DSC_STREAM) != 0 && (uintptr_t)e.out % sizeof(vf) == 0) {
+    if ((e.flags & DSC_STREAM) != 0 && (uintptr_t)e.out % STREAM_ALIGN == 0) {
         encode_blocks(format, e, n, block, STREAM_RESIDUAL);
         vec_stream_end();
     } else {
@@ -423,7 +423,7 @@ DSC_INLINE void decode_to(enum format format, float *dst, const uint8_t *q, cons
 DSC_INLINE void decode(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
                        unsigned flags, size_t n, uint32_t block)
 {
-    if ((flags & DSC_STREAM) != 0 && (uintptr_t)dst % sizeof(vf) == 0) {
+    if ((flags & DSC_STREAM) != 0 && (uintptr_t)dst % STREAM_ALIGN == 0) {
         decode_to(format, dst, q, scales, n, block, true);
         vec_stream_end();
     } else {

@@ -78,7 +78,7 @@ DSC_INLINE size_t cast_steps(enum cast cast, void *q, float *r_out, const float 
 
 DSC_INLINE bool may_stream(const float *r_out, unsigned flags)
 {
-    return (flags & DSC_STREAM) != 0 && (uintptr_t)r_out % sizeof(vf) == 0;
+    return (flags & DSC_STREAM) != 0 && (uintptr_t)r_out % STREAM_ALIGN == 0;
 }
 
 #define CAST_ENCODE_FEEDBACK(type, cast, wire)                                                \

@@ -3,8 +3,7 @@
  * Vectors of the level AVX2 + F16C. elements.h, casts.h and blocks.h are written in these words
  * alone, so a level is one such file. -mavx2 comes without -mfma: nothing here can be fused.
  *
- * vf: LANES float32; vi: LANES 32-bit integers. Loads and stores need no alignment, vf_stream()
- * needs that of a vector.
+ * vf: LANES float32; vi: LANES 32-bit integers. Loads and stores need no alignment.
  */
 #ifndef DSC_VEC_AVX2_H
 #define DSC_VEC_AVX2_H
@@ -15,6 +14,11 @@
 
 #define LEVEL(name) dsc_##name##_avx2
 #define LANES 8
+/*
+ * What vf_stream() needs. Large blocks of malloc() start at 16 bytes after a cache line, and four
+ * stores of 16 bytes fill a line as well as one of 64.
+ */
+#define STREAM_ALIGN 16
 
 typedef __m256 vf;
 typedef __m256i vi;
@@ -30,7 +34,8 @@ static inline void vf_store(float *p, vf x)
 }
 static inline void vf_stream(float *p, vf x)
 {
-    _mm256_stream_ps(p, x);
+    _mm_stream_ps(p, _mm256_castps256_ps128(x));
+    _mm_stream_ps(p + 4, _mm256_extractf128_ps(x, 1));
 }
 static inline void vec_stream_end(void)
 {

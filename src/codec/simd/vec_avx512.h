@@ -11,6 +11,7 @@
 
 #define LEVEL(name) dsc_##name##_avx512
 #define LANES 16
+#define STREAM_ALIGN 16
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -26,7 +27,10 @@ static inline void vf_store(float *p, vf x)
 }
 static inline void vf_stream(float *p, vf x)
 {
-    _mm512_stream_ps(p, x);
+    _mm_stream_ps(p, _mm512_castps512_ps128(x));
+    _mm_stream_ps(p + 4, _mm512_extractf32x4_ps(x, 1));
+    _mm_stream_ps(p + 8, _mm512_extractf32x4_ps(x, 2));
+    _mm_stream_ps(p + 12, _mm512_extractf32x4_ps(x, 3));
 }
 static inline void vec_stream_end(void)
 {

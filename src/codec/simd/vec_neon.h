@@ -13,6 +13,7 @@
 
 #define LEVEL(name) dsc_##name##_neon
 #define LANES 4
+#define STREAM_ALIGN 16
 
 typedef float32x4_t vf;
 typedef uint32x4_t vi;
