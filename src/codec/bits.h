@@ -16,6 +16,7 @@
 #define DSC_INLINE static inline __attribute__((always_inline))
 
 #define F32_ABS 0x7fffffffu
+#define F32_SIGN 0x80000000u
 #define F32_INF 0x7f800000u
 #define F32_NAN 0x7fc00000u  /* the one NaN that is ever stored */
 #define F32_TINY 0x0d800000u /* 2^-100: below it a block's scale could be subnormal */

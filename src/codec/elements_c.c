@@ -85,6 +85,11 @@ void dsc_f32_store_c(float *dst, const float *src, size_t n)
         dst[i] = canonical(src[i]);
 }
 
+void dsc_stream_c(float *dst, const float *src, size_t n)
+{
+    memcpy(dst, src, n * sizeof(*dst));
+}
+
 /* ---- element-wise ---- */
 
 void dsc_axpy_c(float *x, const float *v, const float *r, float beta, size_t n)
@@ -160,6 +165,32 @@ size_t dsc_count_nonfinite_c(const float *o, float a, size_t n)
 
     for (size_t i = 0; i < n; i++)
         count += !is_finite(a * o[i]);
+    return count;
+}
+
+size_t dsc_count_minus_zero_c(const float *x, size_t n)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < n; i++)
+        count += bits_of(x[i]) == F32_SIGN;
+    return count;
+}
+
+size_t dsc_at_least_c(uint8_t *mask, const float *v, const float *r, float beta, uint32_t limit,
+                      size_t n)
+{
+    size_t count = 0;
+
+    memset(mask, 0, dsc_ceil_div(n, 8));
+    for (size_t i = 0; i < n; i++) {
+        const float kept = r != NULL ? beta * r[i] : 0.0f;
+        const float x = r != NULL ? v[i] + kept : v[i];
+        const bool is_set = (bits_of(x) & F32_ABS) >= limit;
+
+        mask[i / 8] |= (uint8_t)(is_set << i % 8);
+        count += is_set;
+    }
     return count;
 }
 

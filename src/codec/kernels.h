@@ -22,6 +22,9 @@ typedef void dsc_bf16_store_fn(uint16_t *dst, const float *src, size_t n);
 /* A copy with NaN 0x7fc00000; dst may be src. */
 typedef void dsc_f32_store_fn(float *dst, const float *src, size_t n);
 
+/* A copy that is not read again soon, written past the caches where dst is aligned for it. */
+typedef void dsc_stream_fn(float *dst, const float *src, size_t n);
+
 /* ---- element-wise, each operation rounded once ---- */
 /* x = v + beta*r (product rounded, then sum). x may be v or r. */
 typedef void dsc_axpy_fn(float *x, const float *v, const float *r, float beta, size_t n);
@@ -36,6 +39,14 @@ typedef void dsc_div_fn(float *y, const float *x, float d, size_t n);
 typedef void dsc_residual_fn(float *r, const float *x, const float *o, float a, size_t n);
 /* number of elements for which a*o is not finite */
 typedef size_t dsc_count_nonfinite_fn(const float *o, float a, size_t n);
+/* number of elements that are -0 */
+typedef size_t dsc_count_minus_zero_fn(const float *x, size_t n);
+/*
+ * x = v + beta*r, or v where r is NULL. Bit i%8 of mask[i/8] is set where the bits of |x[i]|, as a
+ * number, are at least limit < 2^31. What is left of the last byte is 0. Returns how many are set.
+ */
+typedef size_t dsc_at_least_fn(uint8_t *mask, const float *v, const float *r, float beta,
+                               uint32_t limit, size_t n);
 
 /* ---- flags ---- */
 #define DSC_KEEP_OLD 1u /* encode_feedback: where D is not finite, r_out = r */
@@ -100,6 +111,7 @@ typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scal
     X(bf16_load,                dsc_bf16_load_fn)                 \
     X(bf16_store,               dsc_bf16_store_fn)                \
     X(f32_store,                dsc_f32_store_fn)                 \
+    X(stream,                   dsc_stream_fn)                    \
     X(axpy,                     dsc_axpy_fn)                      \
     X(add,                      dsc_add_fn)                       \
     X(max,                      dsc_max_fn)                       \
@@ -108,6 +120,8 @@ typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scal
     X(div,                      dsc_div_fn)                       \
     X(residual,                 dsc_residual_fn)                  \
     X(count_nonfinite,          dsc_count_nonfinite_fn)           \
+    X(count_minus_zero,         dsc_count_minus_zero_fn)          \
+    X(at_least,                 dsc_at_least_fn)                  \
     DSC_CAST_KERNELS(X, f32)                                      \
     DSC_CAST_KERNELS(X, f16)                                      \
     DSC_CAST_KERNELS(X, bf16)                                     \

@@ -18,6 +18,7 @@ enum check_type {
     CHECK_F32,     /* compared bit for bit */
     CHECK_F32_SUM, /* result of arithmetic: any NaN equals any other, all else bit for bit */
     CHECK_U16,
+    CHECK_BITS,    /* a bit per element; unused bits of the last byte are compared as well */
     CHECK_CODE,    /* a byte per element */
     CHECK_CODE4,   /* half a byte; the unused half of the last byte is compared as well */
     CHECK_SCALE,   /* one float per block */

@@ -176,6 +176,7 @@ const char *check_style_name(size_t style)
 size_t check_item_bytes(enum check_type type)
 {
     switch (type) {
+    case CHECK_BITS:
     case CHECK_CODE:
     case CHECK_CODE4:
         return 1;
@@ -192,6 +193,7 @@ size_t check_operand_bytes(enum check_type type, size_t n, uint32_t block)
     const bool is_scale = type == CHECK_SCALE || type == CHECK_SCALE16;
     const size_t items = is_scale              ? dsc_ceil_div(n, block)
                          : type == CHECK_CODE4 ? dsc_ceil_div(n, 2)
+                         : type == CHECK_BITS  ? dsc_ceil_div(n, 8)
                                                : n;
 
     return items * check_item_bytes(type);

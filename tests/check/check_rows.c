@@ -5,6 +5,7 @@
 #include "check/check.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct check_call call_t;
 
@@ -31,6 +32,11 @@ static void run_bf16_store(const struct dsc_kernels *k, call_t *c)
 static void run_f32_store(const struct dsc_kernels *k, call_t *c)
 {
     k->f32_store(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_stream(const struct dsc_kernels *k, call_t *c)
+{
+    k->stream(c->arg[0], c->arg[1], c->n);
 }
 
 static void run_axpy(const struct dsc_kernels *k, call_t *c)
@@ -71,6 +77,30 @@ static void run_residual(const struct dsc_kernels *k, call_t *c)
 static void run_count_nonfinite(const struct dsc_kernels *k, call_t *c)
 {
     c->result = k->count_nonfinite(c->arg[0], c->scalar, c->n);
+}
+
+static void run_count_minus_zero(const struct dsc_kernels *k, call_t *c)
+{
+    c->result = k->count_minus_zero(c->arg[0], c->n);
+}
+
+/* The limit is that of a float: all, the smallest, ordinary ones, Inf. */
+static uint32_t limit_of(const call_t *c)
+{
+    uint32_t limit;
+
+    memcpy(&limit, &c->scalar, sizeof(limit));
+    return limit;
+}
+
+static void run_at_least(const struct dsc_kernels *k, call_t *c)
+{
+    c->result = k->at_least(c->arg[0], c->arg[1], NULL, 0.0f, limit_of(c), c->n);
+}
+
+static void run_sum_at_least(const struct dsc_kernels *k, call_t *c)
+{
+    c->result = k->at_least(c->arg[0], c->arg[1], c->arg[2], 0.9f, limit_of(c), c->n);
 }
 
 /* How a cast type and a block format are called. */
@@ -116,6 +146,7 @@ BLOCK_RUNS(e4m3)
 BLOCK_RUNS(e5m2)
 
 static const float betas[] = { 1.0f, 0.875f, 0.9f };
+static const float limits[] = { 0.0f, 0x1p-149f, 0x1p-100f, 0.75f, 200.0f, INFINITY };
 static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
 
 #define SCALARS(list) .scalars = (list), .n_scalars = DSC_ARRAY_LEN(list)
@@ -166,6 +197,8 @@ const struct check_row check_rows[] = {
       .operands = { { CHECK_OUT, CHECK_U16, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
     { .name = "f32_store", ROW(f32_store), .run = run_f32_store,
       .operands = { { CHECK_OUT, CHECK_F32, 1u << 1 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "stream", ROW(stream), .run = run_stream,
+      .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
     { .name = "axpy", ROW(axpy), .run = run_axpy, SCALARS(betas),
       .operands = { { CHECK_OUT, CHECK_F32_SUM, 1u << 1 | 1u << 2 }, { CHECK_IN, CHECK_F32, 0 },
                     { CHECK_IN, CHECK_F32, 0 } } },
@@ -184,6 +217,13 @@ const struct check_row check_rows[] = {
                     { CHECK_IN, CHECK_F32, 0 } } },
     { .name = "count_nonfinite", ROW(count_nonfinite), .run = run_count_nonfinite,
       SCALARS(factors), .operands = { { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "count_minus_zero", ROW(count_minus_zero), .run = run_count_minus_zero,
+      .operands = { { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "at_least", ROW(at_least), .run = run_at_least, SCALARS(limits),
+      .operands = { { CHECK_OUT, CHECK_BITS, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "sum_at_least", ROW(at_least), .run = run_sum_at_least, SCALARS(limits),
+      .operands = { { CHECK_OUT, CHECK_BITS, 0 }, { CHECK_IN, CHECK_F32, 0 },
+                    { CHECK_IN, CHECK_F32, 0 } } },
     CAST_ROWS(f32, CHECK_F32),
     CAST_ROWS(f16, CHECK_U16),
     CAST_ROWS(bf16, CHECK_U16),

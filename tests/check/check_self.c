@@ -178,6 +178,49 @@ static size_t count_misses_inf(const float *o, float a, size_t n)
     return count;
 }
 
+/* Compares as floats do: NaN is not above anything. */
+static size_t at_least_drops_nan(uint8_t *mask, const float *v, const float *r, float beta,
+                                 uint32_t limit, size_t n)
+{
+    const size_t count = dsc_at_least_c(mask, v, r, beta, limit, n);
+
+    for (size_t i = 0; i < n; i++)
+        mask[i / 8] &= (uint8_t) ~((isnan(v[i]) != 0) << i % 8);
+    return count;
+}
+
+/* Leaves what was there in the unused bits of the last byte. */
+static size_t at_least_leaves_bits(uint8_t *mask, const float *v, const float *r, float beta,
+                                   uint32_t limit, size_t n)
+{
+    const uint8_t before = n > 0 ? mask[(n - 1) / 8] : 0;
+    const size_t count = dsc_at_least_c(mask, v, r, beta, limit, n);
+
+    if (n % 8 != 0)
+        mask[n / 8] |= (uint8_t)(before & 0xffu << n % 8);
+    return count;
+}
+
+/* Rounds v + beta*r once. */
+static size_t at_least_fuses(uint8_t *mask, const float *v, const float *r, float beta,
+                             uint32_t limit, size_t n)
+{
+    float x[CHECK_ELEMS_MAX];
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = r != NULL ? fmaf(beta, r[i], v[i]) : v[i];
+    return dsc_at_least_c(mask, x, NULL, 0.0f, limit, n);
+}
+
+static size_t count_takes_both_zeros(const float *x, size_t n)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < n; i++)
+        count += x[i] == 0.0f;
+    return count;
+}
+
 static void decode_trusts_scale(float *acc, const void *q, const void *scale, size_t n,
                                 uint32_t block)
 {
@@ -227,6 +270,10 @@ PLANT(finds_ignored_exponent, "f16_decode_add", f16_decode_add, exponent_is_igno
 PLANT(finds_truncation, "e4m3_encode", e4m3_encode, e4m3_truncates)
 PLANT(finds_wrong_ties, "e4m3_encode_only", e4m3_encode, e4m3_ties_go_up)
 PLANT(finds_misread_inf, "e5m2_decode", e5m2_decode, e5m2_inf_is_a_number)
+PLANT(finds_dropped_nan, "at_least", at_least, at_least_drops_nan)
+PLANT(finds_left_bits, "at_least", at_least, at_least_leaves_bits)
+PLANT(finds_fused_limit, "sum_at_least", at_least, at_least_fuses)
+PLANT(finds_both_zeros, "count_minus_zero", count_minus_zero, count_takes_both_zeros)
 
 static int every_primitive_has_a_row(uint64_t seed)
 {
@@ -265,5 +312,9 @@ const struct check_test check_self_tests[] = {
     { "self.finds_truncation", finds_truncation },
     { "self.finds_wrong_ties", finds_wrong_ties },
     { "self.finds_misread_inf", finds_misread_inf },
+    { "self.finds_dropped_nan", finds_dropped_nan },
+    { "self.finds_left_bits", finds_left_bits },
+    { "self.finds_fused_limit", finds_fused_limit },
+    { "self.finds_both_zeros", finds_both_zeros },
 };
 const size_t check_n_self_tests = DSC_ARRAY_LEN(check_self_tests);

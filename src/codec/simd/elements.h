@@ -71,6 +71,18 @@ void LEVEL(f32_store)(float *dst, const float *src, size_t n)
     dsc_f32_store_c(dst + i, src + i, n - i);
 }
 
+void LEVEL(stream)(float *dst, const float *src, size_t n)
+{
+    size_t i = 0;
+
+    if ((uintptr_t)dst % sizeof(vf) == 0) {
+        for (; i + LANES <= n; i += LANES)
+            vf_stream(dst + i, vf_load(src + i));
+        vec_stream_end();
+    }
+    dsc_stream_c(dst + i, src + i, n - i);
+}
+
 /* ---- element-wise ---- */
 
 void LEVEL(axpy)(float *x, const float *v, const float *r, float beta, size_t n)
@@ -158,4 +170,45 @@ size_t LEVEL(count_nonfinite)(const float *o, float a, size_t n)
     for (; i + LANES <= n; i += LANES)
         count += vf_count_nonfinite(vf_mul(vf_load(o + i), scale));
     return count + dsc_count_nonfinite_c(o + i, a, n - i);
+}
+
+size_t LEVEL(count_minus_zero)(const float *x, size_t n)
+{
+    size_t count = 0, i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        count += (size_t)__builtin_popcount(lanes_equal(vf_bits(vf_load(x + i)), 0x80000000u));
+    return count + dsc_count_minus_zero_c(x + i, n - i);
+}
+
+/* Of 16 elements, the bits of those that reach the limit. */
+static inline unsigned reach(const float *v, const float *r, vf beta, uint32_t limit)
+{
+    unsigned bits = 0;
+
+    for (unsigned i = 0; i < 16; i += LANES) {
+        vf x = vf_load(v + i);
+
+        if (r != NULL)
+            x = vf_add(x, vf_mul(beta, vf_load(r + i)));
+        bits |= lanes_at_least(vi_and(vf_bits(x), vi_set1(0x7fffffff)), limit) << i;
+    }
+    return bits;
+}
+
+size_t LEVEL(at_least)(uint8_t *mask, const float *v, const float *r, float beta, uint32_t limit,
+                       size_t n)
+{
+    const vf decay = vf_set1(beta);
+    size_t i = 0, count = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        const unsigned bits = reach(v + i, r != NULL ? r + i : NULL, decay, limit);
+
+        mask[i / 8] = (uint8_t)bits;
+        mask[i / 8 + 1] = (uint8_t)(bits >> 8);
+        count += (size_t)__builtin_popcount(bits);
+    }
+    return count +
+           dsc_at_least_c(mask + i / 8, v + i, r != NULL ? r + i : NULL, beta, limit, n - i);
 }

@@ -161,6 +161,15 @@ static inline unsigned vf_count_nonfinite(vf x)
 
     return (unsigned)_mm_popcnt_u32((unsigned)_mm256_movemask_ps(vi_float(bad)));
 }
+/* A bit per lane. x: as for vf_if_at_least(). */
+static inline unsigned lanes_at_least(vi x, uint32_t limit)
+{
+    return (unsigned)_mm256_movemask_ps(vi_float(_mm256_cmpgt_epi32(x, vi_set1(limit - 1))));
+}
+static inline unsigned lanes_equal(vi a, uint32_t b)
+{
+    return (unsigned)_mm256_movemask_ps(vi_float(_mm256_cmpeq_epi32(a, vi_set1(b))));
+}
 
 /* ---- conversions ---- */
 static inline vi vf_to_int(vf x) /* nearest even */

@@ -149,6 +149,14 @@ static inline unsigned vf_count_nonfinite(vf x)
 {
     return (unsigned)_mm_popcnt_u32(nonfinite(x));
 }
+static inline unsigned lanes_at_least(vi x, uint32_t limit)
+{
+    return _mm512_cmpge_epu32_mask(x, vi_set1(limit));
+}
+static inline unsigned lanes_equal(vi a, uint32_t b)
+{
+    return _mm512_cmpeq_epi32_mask(a, vi_set1(b));
+}
 
 /* ---- conversions ---- */
 static inline vi vf_to_int(vf x)

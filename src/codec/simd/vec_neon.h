@@ -149,6 +149,20 @@ static inline unsigned vf_count_nonfinite(vf x)
 {
     return vaddvq_u32(vshrq_n_u32(nonfinite(x), 31));
 }
+static inline unsigned lanes_set(vi all_or_nothing)
+{
+    static const uint32_t bit[] = { 1, 2, 4, 8 };
+
+    return vaddvq_u32(vandq_u32(all_or_nothing, vld1q_u32(bit)));
+}
+static inline unsigned lanes_at_least(vi x, uint32_t limit)
+{
+    return lanes_set(vcgeq_u32(x, vi_set1(limit)));
+}
+static inline unsigned lanes_equal(vi a, uint32_t b)
+{
+    return lanes_set(vceqq_u32(a, vi_set1(b)));
+}
 
 /* ---- conversions ---- */
 static inline vi vf_to_int(vf x)
