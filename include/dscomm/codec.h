@@ -8,6 +8,9 @@
  *   int4        4-bit integers with one bfloat16 scale per block; int4:block=N
  *   fp8         8-bit floats, E4M3, with one float32 scale per 256; fp8:e5m2 for E5M2
  * N is one of 16 32 64 128 256: elements of a block, by default 256 for int8 and 64 for int4.
+ *   topk:RATIO  of each 65536 elements the largest in size, a share above 0 and at most 1
+ *   topk:k=N    or N of them, N from 1 to 65536; for sums and averages alone
+ *               values are fp16, or int8 or fp8: topk:0.001,int8
  *
  * The byte layout is normative in docs/wire_format.md. Usable without a communicator.
  */
@@ -32,6 +35,7 @@ typedef struct dsc_codec dscomm_codec_t;
  *
  * @return DSCOMM_OK
  *         DSCOMM_ERR_INVALID  the spec is not understood; dscomm_last_error() lists what is allowed
+ *         DSCOMM_ERR_LIMIT    more than 256 different specs of top-k in one process
  *
  * Threads: any.
  */

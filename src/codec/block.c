@@ -182,9 +182,29 @@ static const struct dsc_codec fp8_rows[] = {
 
 #define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES
 
-const struct dsc_family dsc_family_int8 = { "int8",       "[:block=N]", BLOCK_OPTION,
-                                            ":block=256", int8_rows,    DSC_ARRAY_LEN(int8_rows) };
-const struct dsc_family dsc_family_int4 = { "int4",      "[:block=N]", BLOCK_OPTION,
-                                            ":block=64", int4_rows,    DSC_ARRAY_LEN(int4_rows) };
-const struct dsc_family dsc_family_fp8 = { "fp8",   "[:e5m2]", "e4m3, the default, or e5m2",
-                                           ":e4m3", fp8_rows,  DSC_ARRAY_LEN(fp8_rows) };
+const struct dsc_family dsc_family_int8 = {
+    .name = "int8",
+    .form = "[:block=N]",
+    .options = BLOCK_OPTION,
+    .default_option = ":block=256",
+    .rows = int8_rows,
+    .n_rows = DSC_ARRAY_LEN(int8_rows),
+};
+
+const struct dsc_family dsc_family_int4 = {
+    .name = "int4",
+    .form = "[:block=N]",
+    .options = BLOCK_OPTION,
+    .default_option = ":block=64",
+    .rows = int4_rows,
+    .n_rows = DSC_ARRAY_LEN(int4_rows),
+};
+
+const struct dsc_family dsc_family_fp8 = {
+    .name = "fp8",
+    .form = "[:e5m2]",
+    .options = "e4m3, the default, or e5m2",
+    .default_option = ":e4m3",
+    .rows = fp8_rows,
+    .n_rows = DSC_ARRAY_LEN(fp8_rows),
+};

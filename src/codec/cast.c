@@ -141,26 +141,30 @@ CAST_TYPE(f16, half_at, HALF_BYTES)
 CAST_TYPE(bf16, half_at, HALF_BYTES)
 
 /* The one codec of a family: its table and its row. */
-#define CAST_FAMILY(family_name, type, none, exact, error)                                   \
-    static const struct dsc_codec_ops family_name##_ops = {                                  \
-        .family = #family_name,                                                              \
-        .message_bytes = type##_message_bytes,                                               \
-        .encode = type##_encode_span,                                                        \
-        .encode_feedback = type##_encode_feedback,                                           \
-        .decode = type##_decode_span,                                                        \
-        .decode_add = type##_decode_add,                                                     \
-    };                                                                                       \
-    static const struct dsc_codec family_name##_row = {                                      \
-        .ops = &family_name##_ops,                                                           \
-        .spec = #family_name,                                                                \
-        .block = 1,                                                                          \
-        .is_none = (none),                                                                   \
-        .lossless = (exact),                                                                 \
-        .tile_align = 1,                                                                     \
-        .e0 = (error),                                                                       \
-    };                                                                                       \
-    const struct dsc_family dsc_family_##family_name = { #family_name,       "", NULL, NULL, \
-                                                         &family_name##_row, 1 };
+#define CAST_FAMILY(family_name, type, none, exact, error)  \
+    static const struct dsc_codec_ops family_name##_ops = { \
+        .family = #family_name,                             \
+        .message_bytes = type##_message_bytes,              \
+        .encode = type##_encode_span,                       \
+        .encode_feedback = type##_encode_feedback,          \
+        .decode = type##_decode_span,                       \
+        .decode_add = type##_decode_add,                    \
+    };                                                      \
+    static const struct dsc_codec family_name##_row = {     \
+        .ops = &family_name##_ops,                          \
+        .spec = #family_name,                               \
+        .block = 1,                                         \
+        .is_none = (none),                                  \
+        .lossless = (exact),                                \
+        .tile_align = 1,                                    \
+        .e0 = (error),                                      \
+    };                                                      \
+    const struct dsc_family dsc_family_##family_name = {    \
+        .name = #family_name,                               \
+        .form = "",                                         \
+        .rows = &family_name##_row,                         \
+        .n_rows = 1,                                        \
+    };
 
 CAST_FAMILY(none, f32, true, true, 0.0)
 CAST_FAMILY(fp32, f32, false, true, 0.0)

@@ -80,6 +80,12 @@ struct dsc_codec {
     bool lossless;       /* decode(encode(x)) == x for every finite x */
     uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
     double e0;           /* nominal relative L2 error of one encode */
+    bool sums_only;      /* no max or min: what is not sent is 0 */
+
+    /* Top-k alone: the codec of the values, and how many of a segment are kept. */
+    const struct dsc_codec *values;
+    uint32_t kept_count; /* at most so many; 0: by ratio */
+    uint32_t kept_ppb;   /* billionths of the segment, rounded up */
 };
 
 /*
@@ -93,12 +99,26 @@ struct dsc_family {
     const char *default_option; /* text that means the same as none: ":block=256"; NULL: no such */
     const struct dsc_codec *rows; /* one per spec; the first is without options */
     size_t n_rows;
+    /*
+     * Instead of rows, where options are free numbers: fills in a codec from what comes after the
+     * name, its spec canonical. Returns NULL, or what it takes, in words.
+     */
+    const char *(*parse)(const char *options, struct dsc_codec *codec);
 };
 
 #define DSC_BLOCK_SIZES "N one of 16 32 64 128 256"
 
 extern const struct dsc_family dsc_family_none, dsc_family_fp32, dsc_family_fp16, dsc_family_bf16,
-    dsc_family_int8, dsc_family_int4, dsc_family_fp8;
+    dsc_family_int8, dsc_family_int4, dsc_family_fp8, dsc_family_topk;
+
+/* Codecs that a process may make of free numbers. */
+#define DSC_INTERNED_MAX 256
+
+/*
+ * The one codec with wanted's spec, made of it if there is none; NULL when DSC_INTERNED_MAX others
+ * are there. Lives as long as the process. Threads: any.
+ */
+const struct dsc_codec *dsc_codec_intern(const struct dsc_codec *wanted);
 
 /* The codec that really runs: for `none` the cast to the data type, else the codec itself. */
 const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype);

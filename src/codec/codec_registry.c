@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list of families and the public functions on codecs. A codec is a const row of its family:
- * parsing finds it by its text, so equal specs give the same pointer, nothing is allocated and any
- * thread may parse.
+ * The list of families and the public functions on codecs. A codec is a const row of its family,
+ * found by its text, or made by its family and interned. Either way equal specs give the same
+ * pointer, nothing is allocated and any thread may parse.
  */
 #include "codec/codec.h"
 
@@ -14,15 +14,18 @@
 
 static const struct dsc_family *const families[] = {
     &dsc_family_none, &dsc_family_fp32, &dsc_family_fp16, &dsc_family_bf16,
-    &dsc_family_int8, &dsc_family_int4, &dsc_family_fp8,
+    &dsc_family_int8, &dsc_family_int4, &dsc_family_fp8,  &dsc_family_topk,
 };
 
 /* New ones go to the end: files of tests/fuzz/corpus hold indices. */
 static const char *const test_specs[] = {
-    "none",           "fp32",           "fp16",          "bf16",
-    "int8",           "int8:block=16",  "int8:block=64", "int8:block=128",
-    "int8:block=32",  "int4",           "int4:block=16", "int4:block=32",
-    "int4:block=128", "int4:block=256", "fp8",           "fp8:e5m2",
+    "none",           "fp32",           "fp16",
+    "bf16",           "int8",           "int8:block=16",
+    "int8:block=64",  "int8:block=128", "int8:block=32",
+    "int4",           "int4:block=16",  "int4:block=32",
+    "int4:block=128", "int4:block=256", "fp8",
+    "fp8:e5m2",       "topk:0.01",      "topk:0.001,int8",
+    "topk:k=700,fp8",
 };
 
 /* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */
@@ -85,16 +88,42 @@ static dscomm_status_t fail_null(const char *what)
     return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is NULL; allowed: %s", what, allowed);
 }
 
-static dscomm_status_t fail_unknown(const struct dsc_family *family, const char *spec)
+static dscomm_status_t fail_unknown(const char *spec)
 {
     char shown[80], allowed[300];
 
     quote(shown, sizeof(shown), spec);
-    if (family != NULL)
-        return dsc_fail(DSCOMM_ERR_INVALID, "codec %s: %s takes %s", shown, family->name,
-                        family->options != NULL ? family->options : "no options");
     list_allowed(allowed, sizeof(allowed));
     return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is not known; allowed: %s", shown, allowed);
+}
+
+static dscomm_status_t fail_options(const struct dsc_family *family, const char *spec,
+                                    const char *allowed)
+{
+    char shown[80];
+
+    quote(shown, sizeof(shown), spec);
+    return dsc_fail(DSCOMM_ERR_INVALID, "codec %s: %s takes %s", shown, family->name,
+                    allowed != NULL ? allowed : "no options");
+}
+
+/* Of a family whose options are free numbers. */
+static dscomm_status_t make_codec(const struct dsc_family *family, const char *spec,
+                                  const char *options, const struct dsc_codec **codec_out)
+{
+    struct dsc_codec made;
+    const char *const allowed = family->parse(options, &made);
+    const struct dsc_codec *codec;
+
+    if (allowed != NULL)
+        return fail_options(family, spec, allowed);
+    codec = dsc_codec_intern(&made);
+    if (codec == NULL)
+        return dsc_fail(DSCOMM_ERR_LIMIT,
+                        "codec \"%s\": at most %d specs with numbers of their own", made.spec,
+                        DSC_INTERNED_MAX);
+    *codec_out = codec;
+    return DSCOMM_OK;
 }
 
 dscomm_status_t dscomm_codec_parse(const char *spec, const dscomm_codec_t **codec_out)
@@ -104,11 +133,16 @@ dscomm_status_t dscomm_codec_parse(const char *spec, const dscomm_codec_t **code
 
     const size_t name_len = strcspn(spec, ":,");
     const struct dsc_family *const family = find_family(spec, name_len);
-    const struct dsc_codec *const codec =
-        family != NULL ? find_codec(family, spec, spec + name_len) : NULL;
+
+    if (family == NULL)
+        return fail_unknown(spec);
+    if (family->parse != NULL)
+        return make_codec(family, spec, spec + name_len, codec_out);
+
+    const struct dsc_codec *const codec = find_codec(family, spec, spec + name_len);
 
     if (codec == NULL)
-        return fail_unknown(family, spec);
+        return fail_options(family, spec, family->options);
     *codec_out = codec;
     return DSCOMM_OK;
 }

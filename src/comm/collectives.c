@@ -34,6 +34,9 @@ static dscomm_status_t check_shape(const struct dsc_shape *s)
     if (s->feedback && s->op != DSCOMM_SUM && s->op != DSCOMM_AVG)
         return dsc_fail(DSCOMM_ERR_INVALID, "op %s has no error feedback; pass NULL",
                         dsc_op_name(s->op));
+    if (s->codec->sums_only && s->op != DSCOMM_SUM && s->op != DSCOMM_AVG)
+        return dsc_fail(DSCOMM_ERR_INVALID, "op %s with codec %s, which takes sum and avg alone",
+                        dsc_op_name(s->op), s->codec->spec);
     return DSCOMM_OK;
 }
 

@@ -61,7 +61,7 @@ TEST(Field, D5_TenMillionElements)
     }
     World w(3);
 
-    for (const char *spec : { "int4", "fp8", "fp8:e5m2" })
+    for (const char *spec : { "int4", "fp8", "fp8:e5m2", "topk:0.01", "topk:0.001,int8" })
         check_placed(w, spec, DSCOMM_FLOAT32, 10556587, 0, 0, false);
 }
 
@@ -92,12 +92,42 @@ TEST(Field, D7_AddressesBetweenElementsAreRefused)
               DSCOMM_ERR_INVALID);
 }
 
+/* What top-k leaves out is 0, which would win against every negative maximum. */
+TEST(Field, MaxAndMinOfTopKAreRefused)
+{
+    World w(2);
+
+    for (const char *spec : { "topk:0.01", "topk:k=65536,int8" })
+        for (auto op : { DSCOMM_MAX, DSCOMM_MIN })
+            for (size_t n : { 0, 300 })
+                w.each([&](int r) {
+                    const Floats in(300, 1.0f);
+                    Floats out(300, 5.0f);
+
+                    EXPECT_EQ(dscomm_allreduce_compressed(in.data(), out.data(), n, DSCOMM_FLOAT32,
+                                                          op, dscomm_codec(spec), nullptr,
+                                                          w.comms[(size_t)r], nullptr),
+                              DSCOMM_ERR_INVALID);
+                    for (const char *text : { op == DSCOMM_MAX ? "max" : "min", spec, "sum" })
+                        EXPECT_NE(std::string(dscomm_last_error()).find(text), std::string::npos)
+                            << dscomm_last_error();
+                    EXPECT_EQ(out, Floats(300, 5.0f));
+                });
+    const Floats p = probe("topk:0.01", 300, 2);
+
+    EXPECT_EQ(run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, "topk:0.01", false }, { same(p, 2) })[0].out,
+              times(p, 2))
+        << "the communicator goes on";
+}
+
 TEST(Field, D6_CountZeroAndOneRank)
 {
     World w(3);
 
     for (const auto &spec : all_specs())
         for (auto op : { DSCOMM_SUM, DSCOMM_AVG, DSCOMM_MAX, DSCOMM_MIN }) {
+            if (dscomm_codec(spec.c_str())->sums_only && op >= DSCOMM_MAX)
+                continue; /* refused, see MaxAndMinOfTopKAreRefused */
             w.each([&](int r) {
                 const uint64_t before = stats_of(w.comms[(size_t)r]).payload_tx_bytes;
 

@@ -14,6 +14,7 @@
 
 #include "support/internal_begin.h"
 #include "codec/codec.h"
+#include "codec/topk.h"
 #include "support/internal_end.h"
 
 using Floats = std::vector<float>;
@@ -31,12 +32,34 @@ inline std::vector<std::string> all_specs()
 /* By family: full scale in every 16 elements, so that scales are powers of two times the ranks. */
 inline float full_code_of(const std::string &spec)
 {
-    const auto *ops = dscomm_codec(spec.c_str())->ops;
+    const auto *codec = dscomm_codec(spec.c_str());
+    const auto *ops = codec->ops;
+
+    if (codec->values != nullptr)
+        return full_code_of(codec->values->spec);
 
     return ops == dscomm_codec("int4")->ops       ? 7.0f
            : ops == dscomm_codec("fp8")->ops      ? 448.0f
            : ops == dscomm_codec("fp8:e5m2")->ops ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
                                                   : 127.0f;
+}
+
+/*
+ * What of v a codec can send at once, in pieces of any granules: for top-k one element in `step`, a
+ * multiple of 256 of which it keeps at least one, the rest 0. Other codecs send all.
+ */
+inline Floats carried(const std::string &spec, Floats v)
+{
+    const auto *codec = dscomm_codec(spec.c_str());
+    size_t step = 256;
+
+    if (!codec->sums_only)
+        return v;
+    while (step * dsc_topk_kept(codec, 65536) < 65536)
+        step *= 2;
+    for (size_t i = 0; i < v.size(); i++)
+        v[i] = i % step == 0 ? v[i] : 0.0f;
+    return v;
 }
 
 inline float probe_code(const std::string &spec, size_t i)
@@ -73,7 +96,13 @@ inline Floats probe(const std::string &spec, size_t n, int n_ranks)
             v[i] = n_ranks == 2 ? (float)(i % 2001) - 1000.0f : (float)(i % 401) - 200.0f;
         else
             v[i] = (float)(i % (size_t)(2 * span + 1)) - (float)span;
-    return v;
+    return carried(spec, v);
+}
+
+/* Elements that one NaN may take with it, whatever the codec: a block or segment, 256 at least. */
+inline size_t unit_of(const std::string &spec)
+{
+    return std::max<size_t>(256, dscomm_codec(spec.c_str())->block);
 }
 
 inline Floats times(const Floats &v, int n)

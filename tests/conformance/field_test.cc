@@ -41,7 +41,8 @@ TEST(Field, D2_OneNonFiniteValueIsNewsAndLeavesNoTrace)
 
     for (const auto &spec : all_specs())
         for (float bad : { INFINITY, -INFINITY, NAN }) {
-            const Floats v = probe(spec, 1024, 2);
+            const size_t unit = unit_of(spec);
+            const Floats v = probe(spec, 4 * unit, 2);
             Floats hurt(v);
             std::vector<std::vector<Floats>> outputs;
 
@@ -49,13 +50,14 @@ TEST(Field, D2_OneNonFiniteValueIsNewsAndLeavesNoTrace)
             run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, spec.c_str(), true }, { { hurt, v }, { v, v } },
                 &outputs);
             EXPECT_FALSE(std::isfinite(outputs[0][0][5])) << spec;
-            for (size_t i = 256; i < v.size(); i++) /* other blocks */
+            for (size_t i = unit; i < v.size(); i++) /* other blocks */
                 ASSERT_EQ(outputs[0][0][i], 2 * v[i]) << spec << " " << i;
             EXPECT_EQ(outputs[1][0], times(v, 2)) << spec;
         }
 }
 
-/* The report's own numbers: all ones, which every codec but int4 carries exactly; that one 7. */
+/* The report's own numbers: all ones, which every codec but int4 carries exactly; that one 7. Of
+ * ones, top-k carries as many as it keeps. */
 TEST(Field, D2_OnesAroundOneOverflow)
 {
     World w(2);
@@ -63,7 +65,8 @@ TEST(Field, D2_OnesAroundOneOverflow)
     for (const auto &spec : all_specs())
         for (float bad : { INFINITY, NAN }) {
             const float one = spec.rfind("int4", 0) == 0 ? 7.0f : 1.0f;
-            const Floats ones(256 * 3, one), twos(ones.size(), 2 * one);
+            const size_t unit = unit_of(spec);
+            const Floats ones = carried(spec, Floats(unit * 3, one)), twos = times(ones, 2);
             std::vector<std::vector<Floats>> outputs;
             Floats hurt(ones);
 
@@ -71,8 +74,8 @@ TEST(Field, D2_OnesAroundOneOverflow)
             run(w, { DSCOMM_BFLOAT16, DSCOMM_SUM, spec.c_str(), true },
                 { { hurt, ones }, { ones, ones } }, &outputs);
             EXPECT_FALSE(std::isfinite(outputs[0][0][5])) << spec;
-            for (size_t i = 256; i < ones.size(); i++)
-                ASSERT_EQ(outputs[0][0][i], 2 * one) << spec << " " << i;
+            for (size_t i = unit; i < ones.size(); i++)
+                ASSERT_EQ(outputs[0][0][i], twos[i]) << spec << " " << i;
             EXPECT_EQ(outputs[1][0], twos) << spec;
         }
 }
@@ -127,6 +130,46 @@ TEST(Field, D10_FeedbackIsExactAfterFourCalls)
     }
 }
 
+/* One of three elements goes at a time: what waits is added up and comes in full. */
+TEST(Field, D10_TopKSendsInTurn)
+{
+    World w(2);
+
+    for (const char *spec : { "topk:k=1", "topk:k=1,int8", "topk:k=1,fp8", "topk:0.333333333" }) {
+        const Floats g = { 4, 2, 1 };
+        std::vector<std::vector<Floats>> outputs;
+        Floats sum(3, 0.0f);
+        const auto res = run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, spec, true },
+                             std::vector<std::vector<Floats>>(12, same(g, 2)), &outputs);
+
+        EXPECT_EQ(outputs[0][0], (Floats{ 8, 0, 0 })) << spec;
+        for (const auto &call : outputs)
+            for (size_t i = 0; i < 3; i++)
+                sum[i] += call[0][i];
+        for (size_t i = 0; i < 3; i++) {
+            EXPECT_GT(sum[i], 0.0f) << spec << ": element " << i << " never came";
+            EXPECT_EQ(sum[i] + res[0].residual[i] + res[1].residual[i], 24 * g[i]) << spec;
+        }
+    }
+}
+
+/* D11: the last element of a segment, of a piece, of a vector of several segments. */
+TEST(Field, D11_IndicesReachTheEndOfEverySegment)
+{
+    World w(2);
+    const size_t n = 5 * 65536 + 77;
+    Floats v(n, 0.0f);
+
+    for (size_t i : { (size_t)0, (size_t)65535, (size_t)65536, (size_t)131071, (size_t)163840,
+                      (size_t)229375, n - 78, n - 77, n - 1 })
+        v[i] = i % 2 == 0 ? 3.0f : -3.0f;
+    for (const char *spec : { "topk:0.01", "topk:0.001,int8", "topk:k=4,fp8", "topk:k=60000" })
+        for (auto op : { DSCOMM_SUM, DSCOMM_AVG })
+            EXPECT_EQ(run(w, { DSCOMM_FLOAT32, op, spec, false }, { same(v, 2) })[0].out,
+                      times(v, op == DSCOMM_SUM ? 2 : 1))
+                << spec;
+}
+
 TEST(Field, D12_SameBitsOnAllRanksAndRepeats)
 {
     World w(4);
@@ -165,20 +208,22 @@ TEST(Field, D13_AverageIsWiderThanFp16)
         std::vector<Floats> ranks;
 
         for (float a : { 0x1p-24f, 60000.0f }) {
-            const Floats v(300, to_floats(to_bytes({ a }, DSCOMM_FLOAT16), DSCOMM_FLOAT16)[0]);
+            const Floats v = carried(
+                spec, Floats(300, to_floats(to_bytes({ a }, DSCOMM_FLOAT16), DSCOMM_FLOAT16)[0]));
             const Floats out = run(w, call, { same(v, 8) })[0].out;
 
             if (is_exact) {
                 EXPECT_EQ(out, v) << spec;
             }
-            for (float x : out)
-                ASSERT_NEAR(x / a, 1.0f, 0x1p-6f) << spec;
+            for (size_t i = 0; i < out.size(); i++)
+                ASSERT_NEAR(out[i] / a, v[i] / a, 0x1p-6f) << spec;
         }
         for (int r = 0; r < 8; r++)
-            ranks.push_back(Floats(300, (float)r));
+            ranks.push_back(carried(spec, Floats(300, (float)r)));
         const Floats out = run(w, call, { ranks })[0].out;
-        for (float x : out)
-            ASSERT_NEAR(x, 3.5f, is_exact ? 0.0f : 3.5f * 0x1p-6f) << spec;
+        const Floats want = carried(spec, Floats(300, 3.5f));
+        for (size_t i = 0; i < out.size(); i++)
+            ASSERT_NEAR(out[i], want[i], is_exact ? 0.0f : 3.5f * 0x1p-6f) << spec;
     }
 }
 

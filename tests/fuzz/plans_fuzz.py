@@ -18,7 +18,8 @@ sys.path.insert(0, os.path.join(TESTS, 'conformance'))
 import law_test  # noqa: E402
 
 CODECS = ('none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=16', 'int8:block=32', 'int8:block=64',
-          'int8:block=128', 'int4', 'int4:block=16', 'int4:block=256', 'fp8', 'fp8:e5m2')
+          'int8:block=128', 'int4', 'int4:block=16', 'int4:block=256', 'fp8', 'fp8:e5m2',
+          'topk:0.01', 'topk:0.1,int8', 'topk:k=50,fp8')
 RANKS_MAX = 9
 BAD_BITS = {'fp32': ('7fc00000', '7f800000', 'ff800000', '7f800001'),
             'fp16': ('7e00', '7c00', 'fc00', '7d01'), 'bf16': ('7fc0', '7f80', 'ff80', '7f81')}
@@ -80,6 +81,8 @@ def random_case(rng):
             'rdtype': rng.choice(('fp32', 'fp32', 'bf16')), 'shadow': rng.choice((1, 1, 0)),
             'seed': rng.randint(1, 1 << 30), 'chunk': rng.choice((256, 512, 1024, 4096, 65536)),
             'transport': rng.choice(('loopback', 'shm', 'tcp', 'auto'))}
+    if 'topk' in case['codecs']:
+        case['chunk'] = 65536  # a segment of float32 must fit where another tier sends it
     if case['rdtype'] == 'bf16':
         case['shadow'] = 1  # the library refuses the other
     if n_tiers == 1 and rng.random() < 0.3:

@@ -126,6 +126,47 @@ def decode_fp8(payload, n, value):
     return out
 
 
+def values_bytes(kind, k):
+    """Length of the values of a segment, which are a payload of their own."""
+    if kind == 'fp16':
+        return rounded_up(2 * k)
+    return rounded_up(4 * -(-k // 256)) + rounded_up(k)
+
+
+def decode_segment(payload, kind, k, n, exponent):
+    size = values_bytes(kind, k)
+    kept = decode_payload(kind, payload[:size], k, exponent)
+    raw, = parts(payload[size:], [2 * k])
+    index = struct.unpack('<%dH' % k, raw)
+    ascending = all(a < b for a, b in zip(index, index[1:])) and index[-1] < n
+    if not ascending or NAN_BITS in kept:
+        return [NAN_BITS] * n
+    out = [0] * n
+    for i, bits in zip(index, kept):
+        out[i] = bits
+    return out
+
+
+def decode_top_k(payload, n, exponent, amount, kind):
+    out = []
+    while n > 0:
+        length = min(n, 65536)
+        if amount.startswith('k='):
+            k = min(int(amount[2:]), length)
+        else:
+            whole, _, decimals = amount.partition('.')
+            billionths = int(whole or '0') * 10 ** 9 + int(decimals.ljust(9, '0')[:9])
+            k = -(-billionths * length // 10 ** 9)
+        size = values_bytes(kind, k) + rounded_up(2 * k)
+        if len(payload) < size:
+            raise Refused('length')
+        out += decode_segment(payload[:size], kind, k, length, exponent)
+        payload, n = payload[size:], n - length
+    if payload:
+        raise Refused('length')
+    return out
+
+
 CASTS = {'fp32': decode_fp32, 'fp16': decode_fp16, 'bf16': decode_bf16}
 FLOATS = {'fp8': e4m3, 'fp8:e5m2': e5m2}
 INTEGERS = {'int8': (decode_int8, 256), 'int4': (decode_int4, 64)}
@@ -136,6 +177,9 @@ def decode_payload(codec, payload, n, exponent):
         return CASTS[codec](payload, n, exponent)
     if codec in FLOATS:
         return decode_fp8(payload, n, FLOATS[codec])
+    match = re.fullmatch(r'topk:([^,]+)(?:,(int8|fp8))?', codec)
+    if match is not None:
+        return decode_top_k(payload, n, exponent, match.group(1), match.group(2) or 'fp16')
     match = re.fullmatch(r'(int8|int4)(?::block=(16|32|64|128|256))?', codec)
     if match is None:
         raise ValueError('no decoder for %s' % codec)

@@ -61,6 +61,12 @@ SMALL_CODES = {
     'int4:block=16': ('generated',),
     'fp8': ('generated', 'minus zero', 'special', 'at 2^-100', 'largest', 'inf', 'e4m3 ties'),
     'fp8:e5m2': ('generated', 'special', 'at 2^-100', 'largest', 'nan', 'e5m2 ties'),
+    'topk:0.1': ('empty', 'generated', 'small integers', 'minus zero', 'special', 'largest', 'nan',
+                 'inf'),
+    'topk:0.25,int8': ('generated', 'ties', 'at 2^-100', 'nan', 'one bad block'),
+    'topk:k=9,fp8': ('generated', 'minus zero', 'small integers', 'inf'),
+    'topk:k=300': ('generated long',),
+    'topk:k=280,int8': ('generated long',),
 }
 LONG = ('int8', 'int8:block=16', 'int8:block=128')  # where more than one block is worth its bytes
 
@@ -79,6 +85,8 @@ def choices():
     for exponent in (1, 3, 6):
         for name in ('generated', 'largest', 'fp16 edges'):
             yield 'fp16', name, exponent
+    for name in ('generated', 'fp16 edges'):
+        yield 'topk:0.5', name, 3
     for codec, names in SMALL_CODES.items():
         for name in names:
             yield codec, name, 0
@@ -124,6 +132,7 @@ def valid_payloads():
     yield ('hand_fp32_nan_payload', 'fp32', 0, 2,
            struct.pack('<2I', 0xff812345, 0x80000000) + bytes(8))
     yield from _small_payloads()
+    yield from _top_k_payloads()
 
 
 def _small_payloads():
@@ -140,11 +149,46 @@ def _small_payloads():
                _int4([word], [0x80, 0x79, 0x0f, 0x18, 0xf7], 0xff))
 
 
-def _poisoned(name, codec, scales, n):
-    payload = _int4(scales, [0x77] * (n // 2)) if 'int4' in codec else _int8(scales, [7] * n)
+def _top_k(values, index, padding=0):
+    """One segment by hand; values are bytes."""
+    def part(raw):
+        return raw + bytes([padding]) * (-len(raw) % 16)
+    return part(values) + part(struct.pack('<%dH' % len(index), *index))
+
+
+def _top_k_payloads():
+    """Values that only other encoders send: signed zeros, Inf, a negative scale, odd padding."""
+    yield ('hand_topk_values', 'topk:k=4', 1, 9,
+           _top_k(struct.pack('<4H', 0x8000, 0x7c00, 0xfc00, 0x3c01), [0, 3, 4, 8], 0xff))
+    yield ('hand_topk_int8', 'topk:k=3,int8', 0, 6,
+           _top_k(struct.pack('<I', 0xbf800000), [], 0xff) + _top_k(bytes([128, 0, 127]), [1, 2, 5]))
+    yield ('hand_topk_fp8', 'topk:k=2,fp8', 0, 2,
+           _top_k(struct.pack('<I', 0), []) + _top_k(bytes([0x80, 0x7e]), [0, 1], 0xff))
+
+
+def _top_k_poison():
+    """What poisons a segment besides a scale: a NaN among the values, and odd indices."""
+    one = struct.pack('<3H', 0x3c00, 0x3c00, 0x3c00)
+    for name, index in (('twice the same index', [1, 1, 2]), ('indices descend', [2, 1, 3]),
+                        ('index at the end', [0, 1, 6]), ('index far away', [0, 1, 65535])):
+        yield _poison_entry(name, 'topk:k=3', _top_k(one, index), 6)
+    for word in (0x7e00, 0x7c01, 0xfe00):
+        yield _poison_entry('value 0x%04x' % word, 'topk:k=3',
+                            _top_k(struct.pack('<3H', 0x3c00, word, 0), [0, 1, 2]), 6)
+    for name, scale, code in (('scale inf', 0x7f800000, 1), ('code nan', 0x3f800000, 0x7f)):
+        yield _poison_entry('fp8 ' + name, 'topk:k=3,fp8', _top_k(struct.pack('<I', scale), [])
+                            + _top_k(bytes([1, code, 1]), [0, 1, 2]), 6)
+
+
+def _poison_entry(name, codec, payload, n):
     decoded = formats.parse(codec).decode(payload, n)
     return dict(name=name, expect='poison', codec=codec, n=n, E=0, message=payload.hex(),
                 decoded=bits_of(decoded).astype('<u4').tobytes().hex())
+
+
+def _poisoned(name, codec, scales, n):
+    payload = _int4(scales, [0x77] * (n // 2)) if 'int4' in codec else _int8(scales, [7] * n)
+    return _poison_entry(name, codec, payload, n)
 
 
 def invalid_payloads():
@@ -155,7 +199,7 @@ def invalid_payloads():
                        ('negative nan', 0xffffffff)):
         yield _poisoned('scale ' + name, 'int8', [word], 6)
         yield _poisoned('second scale ' + name, 'int8:block=16', [one, word, one], 40)
-    for codec in CODECS[:5] + ('int4', 'fp8'):
+    for codec in CODECS[:5] + ('int4', 'fp8', 'topk:0.1'):
         f = formats.parse(codec)
         message = f.encode(VECTORS['generated'])
         for name, broken in (('one byte short', message[:-1]), ('a part short', message[:-16]),
@@ -168,6 +212,7 @@ def invalid_payloads():
     for codec in ('fp8', 'fp8:e5m2'):
         for word in (0x7fc00000, 0xff800000, 0x7f800001):
             yield _poisoned('scale 0x%08x' % word, codec, [word], 6)
+    yield from _top_k_poison()
 
 
 _HEADER = header.Header(sequence=0x01020304, descriptor_hash=0x1122334455667788, chunk=1, stage=2,

@@ -194,11 +194,39 @@ def small_codes():
         yield Case(L3, c, count=700, beta=0.875, chunk=256)
 
 
+def top_k():
+    """As small_codes(); and pieces of more than one segment, with a bad element in one of them."""
+    some = ('topk:0.01', 'topk:0.05,int8', 'topk:k=33,fp8')
+    for c in some:
+        yield Case(L4, c, calls=4)
+        yield Case(L3, c, 'avg')
+        yield Case(L34, c, 'avg', 'bf16', calls=2)
+        yield Case(L3, c, 'sum', 'fp16', 'oneshot', calls=2)
+        yield Case(L3, c, inject=NEWS)
+        yield Case(L3, c, algo='oneshot', inject=NEWS)
+        yield Case(L3, c, rdtype='bf16', inject=NEWS)
+        yield Case(L3, c, shadow=0, inject=NEWS)
+        yield Case(L3, c, feedback=0, calls=1)
+        yield Case('0,1', c, count=200003, calls=2, inject='0:0:70000:7f800000')
+    for n in (1, 2, 255, 257, 1023):
+        yield Case(L4, 'topk:0.01', count=n, calls=2)
+    for codecs in ('none;topk:0.01', 'topk:0.1,int8;int8', 'topk:0.05;topk:0.01'):
+        yield Case(L34, codecs, count=9001)
+    yield Case('0,1', 'topk:0.003', count=300001, calls=2, chunk=65536)
+    yield Case(L3, 'topk:k=65536', count=1023, beta=0.875, chunk=256)
+    huge = '0:0:1:7f7fffff,1:1:2:ff7fffff,1:2:300:7f000000,1:0:300:7f000000'
+    zeros = '0:0:0:80000000,0:1:0:80000000,0:2:0:80000000'
+    for c in some:
+        yield Case(L3, c, inject=huge)
+        yield Case(L3, c, inject=huge, shadow=0)
+        yield Case(L3, c, count=2, feedback=0, calls=1, inject=zeros)
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes, small_codes):
+                   chunk_sizes, small_codes, top_k):
         for case in family():
             if case not in seen:
                 seen.add(case)

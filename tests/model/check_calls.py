@@ -2,7 +2,8 @@
 """Checks of whole calls: field vectors whose answer is known exactly, and rules of storage."""
 import numpy as np
 
-from expect import (CODECS, FLAT, FULL_CODES, LAYOUTS, TWO_TIERS, expect, n_ranks, reduce_rows, refuses, same)
+from expect import (CODECS, FLAT, FULL_CODES, LAYOUTS, TWO_TIERS, carried, expect, n_ranks,
+                    reduce_rows, refuses, same)
 from ieee import F32, bits_of, crc
 from reduce import Residual
 
@@ -67,14 +68,14 @@ def check_one_bad_step_passes():
         for dtype in ('fp32', 'bf16'):
             for bad in (np.inf, np.nan):
                 one = FULL_CODES.get(codec, 1)
-                good, r = np.full(600, one, F32), Residual(2, 600)
+                good, r = carried(codec, np.full(600, one, F32)), Residual(2, 600)
                 news = good.copy()
                 news[5] = bad
                 out, _ = reduce_rows([news, good], codec, dtype=dtype, residual=r)
-                expect(not np.isfinite(out[5]) and (out[256:] == 2 * one).all(), 'step', codec,
+                expect(not np.isfinite(out[5]) and (out[256:] == 2 * good[256:]).all(), 'step', codec,
                        dtype, bad)
                 out, _ = reduce_rows([good, good], codec, dtype=dtype, residual=r)
-                expect((out == 2 * one).all(), 'next step', codec, dtype, bad)
+                expect((out == 2 * good).all(), 'next step', codec, dtype, bad)
 
 
 def check_overflow_of_fp16():
@@ -113,6 +114,21 @@ def check_minus_zero():
     reduce_rows(rows, 'int8', residual=known)
     expect(not known.known_zero, 'int8 does not')
     expect(bits_of(reduce_rows(rows, 'none', residual=Residual(3, 1))[0])[0] == 0, '-0 + 0')
+
+
+def check_top_k_of_segments():
+    """The law, multi-segment pieces, and what a call with max is told."""
+    rows = np.random.default_rng(8).normal(0, 1, (2, 300000)).astype(F32)
+    r = Residual(2, 300000)
+    out, result = reduce_rows(rows, 'topk:0.01', residual=r, chunk=1)
+    expect(same(out, reduce_rows(rows, 'topk:0.01', residual=Residual(2, 300000))[0]), 'chunks')
+    left = rows.astype(np.float64).sum(0) - out - r.current.astype(np.float64).sum(0)
+    expect(np.abs(left).max() < 1e-6, 'nothing is lost')
+    expect(max(result.sent) <= 0.03 * 4 * 300000, 'bytes of 1 %', result.sent)
+    expect(np.count_nonzero(out) <= 0.0101 * 300000, 'the owner chooses again')
+    small = reduce_rows(rows, 'topk:0.001,int8')[1].sent
+    expect(max(small) <= 0.005 * 4 * 300000, 'bytes of 0.1 %', small)
+    expect(refuses(ValueError, lambda: reduce_rows(rows, 'topk:0.01', op='max')), 'max is refused')
 
 
 def check_chunks_change_no_bit():

@@ -14,6 +14,12 @@ def check_codec_specs():
     for spec in ('int9', 'int8 ', ' int8', '', 'int8:block=17', 'int8:block=512', 'int8:', 'fp16:x',
                  'int8:block', 'INT8', 'none,sr', 'int4:block=17', 'int4:', 'fp8:e3m4', 'fp8:', 'e4m3'):
         expect(refuses(ValueError, formats.parse, spec), 'spec must be refused', repr(spec))
+    for amount in ('', '0', '0.0', '1.000000001', '2', 'nan', 'inf', '1e-3', '1e-10', '0.0000000001',
+                   '-0.1', '.', '0.01 ', 'k=', 'k=0', 'k=65537', 'k=-1', 'k=1.5', '0.01,', '0.01,int4',
+                   '0.01,fp8:e5m2', '0.01,int8,int8'):
+        expect(refuses(ValueError, formats.parse, 'topk:' + amount), 'must be refused', repr(amount))
+    expect(refuses(ValueError, formats.parse, 'topk'), 'top-k needs a ratio')
+    expect(formats.parse('topk:0.07').kept(100) == 7, 'k is computed in integers')
     expect(formats.parse('fp8:e4m3').kind is formats.parse('fp8').kind, 'alias')
     expect(formats.parse('none', 'bf16').data_type is BF16, 'none follows the data type')
 
@@ -43,6 +49,20 @@ def check_int8_codes():
         x = floats_of([bits, bits | 0x80000000])
         seen = f.decode(f.encode(x), 2)
         expect(bool(seen.any()) == kept and np.isfinite(seen).all(), 'edge at 2^-100', hex(bits))
+
+
+def check_top_k_messages():
+    f = formats.parse('topk:k=3')
+    x = np.array([1, -2, 0, 2, 5, -2, 2], F32)
+    message = f.encode(x)
+    expect(len(message) == 32 and list(np.frombuffer(message, '<u2', 3, 16)) == [1, 3, 4],
+           'ties go to the lowest index')
+    expect(list(f.decode(message, 7)) == [0, -2, 0, 2, 5, 0, 0], 'the rest is zero')
+    for index in ([1, 1, 2], [2, 1, 3], [4, 5, 7], [0, 1, 65535]):
+        broken = message[:16] + np.array(index, '<u2').tobytes() + bytes(10)
+        expect(np.isnan(f.decode(broken, 7)).all(), 'indices', index)
+    inf = np.array([0xfc00, 0, 1], '<u2').tobytes() + bytes(10) + message[16:]
+    expect(f.decode(inf, 7)[1] == -np.inf and f.decode(inf, 7)[0] == 0, 'Inf is an element')
 
 
 def check_poison():

@@ -2,6 +2,7 @@
 """The few lines that all checks of the model share."""
 import numpy as np
 
+import formats
 import plan as planning
 from ieee import DATA_TYPES, F32, bits_of
 from reduce import Setup, allreduce
@@ -12,9 +13,9 @@ TWO_TIERS = [[0, 1, 2], [3, 4, 5, 6]]
 LAYOUTS = FLAT + [TWO_TIERS, [[0], [1, 2, 3]], [[0], [1], [2], [3, 4, 5, 6, 7]],
                   [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]]], [[0, 3, 5], [1, 2, 4, 6]]]
 CODECS = ('none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=32', 'int4', 'int4:block=16', 'fp8',
-          'fp8:e5m2')
+          'fp8:e5m2', 'topk:0.01', 'topk:0.02,int8', 'topk:k=40,fp8')
 # Equal values that a codec carries exactly: the largest code at scale 1. Others carry 1.
-FULL_CODES = {'int4': 7, 'int4:block=16': 7, 'fp8': 448, 'fp8:e5m2': 57344}
+FULL_CODES = {'int4': 7, 'int4:block=16': 7, 'fp8': 448, 'fp8:e5m2': 57344, 'topk:k=40,fp8': 448}
 
 
 def expect(ok, *what):
@@ -34,6 +35,13 @@ def refuses(error, call, *args):
 
 def same(a, b):
     return np.array_equal(bits_of(a), bits_of(b))
+
+
+def carried(codec, x):
+    """What of x a codec can send at once: for top-k one element in 256, which is in every piece."""
+    if not isinstance(formats.parse(codec), formats.TopK):
+        return x
+    return np.where(np.arange(len(x)) % 256 == 5, x, F32(0)).astype(F32)
 
 
 def n_ranks(layout):

@@ -5,6 +5,9 @@ A format declares its parts (type and count); sizes, alignment and the length ch
 that alone, so a new format is one class with three methods and one line in FAMILIES. Encoding is
 pure: the caller forms y, and derives the error from what decode() returns.
 """
+import re
+from fractions import Fraction
+
 import numpy as np
 
 from ieee import BF16, DATA_TYPES, EXPONENT, F32, FP16, FP32, MAGNITUDE, NAN, U32
@@ -12,6 +15,7 @@ from ieee import bits_of, ceil_div, floats_of, one_nan, power_of_two
 
 ALIGN = 16                 # every part starts and ends on such a boundary
 SMALLEST = U32(0x0d800000)  # 2^-100; a block whose maximum is below it is sent as zeros
+SEGMENT = 65536            # of top-k, so that an index has 16 bits
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # all divide 256, the granule of pieces and chunks
 
 
@@ -24,9 +28,10 @@ def padded(n_bytes):
 
 
 class Format:
-    """Base of all formats. unit: how many elements one NaN or Inf takes with it."""
+    """Base of all formats. unit: how many elements one NaN or Inf takes with it; align: what chunks
+    are multiples of."""
 
-    unit = 1
+    unit, align = 1, 256
 
     def parts(self, n):
         """[(numpy type, count)] of a message with n elements, in wire order."""
@@ -218,6 +223,58 @@ class BlockFloat8(Format):
         return rows.reshape(-1)[:n]
 
 
+class TopK(Format):
+    """Per segment [values, as their own format][16-bit indices, ascending]; the rest is +0.
+
+    amount: how many of a segment are kept, an int, or the share as a Fraction of billionths.
+    """
+
+    unit = align = SEGMENT
+
+    def __init__(self, amount, values):
+        self.amount, self.values = amount, values
+
+    def kept(self, length):
+        if isinstance(self.amount, int):
+            return min(self.amount, length)
+        return ceil_div(self.amount.numerator * length, self.amount.denominator)
+
+    def segments(self, n):
+        """(first element, length, kept)"""
+        for first in range(0, n, SEGMENT):
+            length = min(SEGMENT, n - first)
+            yield first, length, self.kept(length)
+
+    def parts(self, n):
+        return [part for _, _, k in self.segments(n) for part in self.values.parts(k) + [('<u2', k)]]
+
+    def to_parts(self, y, exponent):
+        arrays = []
+        for first, length, k in self.segments(len(y)):
+            x = y[first:first + length]
+            size = bits_of(x) & MAGNITUDE
+            if size.max() >= EXPONENT:
+                chosen, sent = np.arange(k), np.full(k, NAN, F32)
+            else:  # a stable sort leaves equal magnitudes in the order of their indices
+                chosen = np.sort(np.argsort(MAGNITUDE - size, kind='stable')[:k])
+                sent = x[chosen]
+            arrays += self.values.to_parts(sent, exponent) + [chosen]
+        return arrays
+
+    def from_parts(self, arrays, n, exponent):
+        out, left = np.zeros(n, F32), list(arrays)
+        for first, length, k in self.segments(n):
+            n_parts = len(self.values.parts(k))
+            sent = one_nan(self.values.from_parts(left[:n_parts], k, exponent))
+            index = left[n_parts].astype(np.int64)
+            left = left[n_parts + 1:]
+            if np.isnan(sent).any() or (np.diff(index) <= 0).any() or index[-1] >= length:
+                out[first:first + length] = NAN
+            else:
+                out[first + index] = sent
+        return out
+
+
 def _no_options(make):
     def build(options):
         if options:
@@ -245,6 +302,22 @@ def _float8(options):
     return BlockFloat8(kinds[options])
 
 
+def _top_k(options):
+    amount, comma, name = options.partition(',')
+    values = {'': 'fp16', ',fp16': 'fp16', ',int8': 'int8', ',fp8': 'fp8'}.get(comma + name)
+    if values is None:
+        raise ValueError('expected fp16|int8|fp8, got %s' % name)
+    values = FAMILIES[values]('')
+    if re.fullmatch('k=[0-9]+', amount) and 1 <= int(amount[2:]) <= SEGMENT:
+        return TopK(int(amount[2:]), values)
+    if not re.fullmatch(r'[0-9]*\.?[0-9]*', amount) or not re.search('[0-9]', amount):
+        raise ValueError('expected a ratio or k=1..%d, got %s' % (SEGMENT, amount))
+    ratio = Fraction('0' + amount + ('0' if amount.endswith('.') else ''))
+    if not 0 < ratio <= 1 or ratio.denominator > 10 ** 9 or 10 ** 9 % ratio.denominator:
+        raise ValueError('ratio from 1e-9 to 1 in steps of 1e-9, got %s' % amount)
+    return TopK(ratio, values)
+
+
 FAMILIES = {
     'fp32': _no_options(lambda: Cast(FP32)),
     'fp16': _no_options(lambda: Cast(FP16, scaled=True)),
@@ -252,6 +325,7 @@ FAMILIES = {
     'int8': _blocks(BlockInt8),
     'int4': _blocks(BlockInt4),
     'fp8': _float8,
+    'topk': _top_k,
 }
 
 

@@ -135,7 +135,10 @@ def build(nested, n):
     return Plan(len(tree.ranks), tree.tier, tree.level, tuple(exchanges), tuple(final))
 
 
-def chunks(length, chunk):
-    """Spans of the messages of one piece, relative to its start. chunk 0: the piece in one."""
-    step = ceil_div(chunk, GRANULE) * GRANULE if chunk else max(length, 1)
+def chunks(length, chunk, align):
+    """Spans of the messages of one piece, relative to its start. chunk 0: the piece in one.
+
+    align: the largest of the call's codecs; 256 unless one works on longer segments.
+    """
+    step = ceil_div(chunk, align) * align if chunk else max(length, 1)
     return [(a, min(a + step, length)) for a in range(0, length, step)]

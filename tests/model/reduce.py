@@ -95,7 +95,10 @@ class Call:
         self.type = DATA_TYPES[setup.dtype]
         self.specs = setup.specs(self.plan.n_tiers)
         self.codecs = [formats.parse(s, setup.dtype) for s in self.specs]
+        self.align = max(c.align for c in self.codecs)
         self.sums = setup.op in ('sum', 'avg')
+        if not self.sums and any(isinstance(c, formats.TopK) for c in self.codecs):
+            raise ValueError('top-k is for sums')
         if residual is not None and not self.sums:
             raise ValueError('max and min take no feedback')
         self.divisor = F32(self.n_ranks if setup.op == 'avg' else 1)
@@ -140,7 +143,7 @@ class Call:
     def _send(self, key, y, tier, exponent):
         """(what every receiver decodes, payload bytes) of a piece, chunk by chunk."""
         codec, seen, size = self.codecs[tier - 1], np.zeros(len(y), F32), 0
-        for a, b in planning.chunks(len(y), self.setup.chunk):
+        for a, b in planning.chunks(len(y), self.setup.chunk, self.align):
             message = codec.encode(y[a:b], exponent)
             seen[a:b] = codec.decode(message, b - a, exponent)
             self.result.messages[key + (a,)] = message

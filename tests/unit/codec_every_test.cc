@@ -281,8 +281,8 @@ TEST_P(EveryCodec, EveryTileSizeGivesTheSameBytes)
 TEST_P(EveryCodec, NonFiniteInputIsNewsForOneCall)
 {
     for (const float bad : { kInf, kNan }) {
-        const float full = full_code(codec);
-        floats v(1024, full), r(1024, 0.0f), r_next(1024);
+        const floats good = carried(codec, floats(1024, full_code(codec)));
+        floats v = good, r(1024, 0.0f), r_next(1024);
         v[5] = bad;
         Message m(codec, v.size());
         codec->ops->encode_feedback(codec, m.get(), 0, v.size(), v.data(), r.data(), 1.0f,
@@ -292,13 +292,13 @@ TEST_P(EveryCodec, NonFiniteInputIsNewsForOneCall)
             if (i == 5) {
                 EXPECT_FALSE(std::isfinite(d[i]));
             } else if (i >= codec->block) {
-                ASSERT_EQ(d[i], full) << i;
+                ASSERT_EQ(d[i], good[i]) << i;
             }
         }
-        v[5] = full;
+        v[5] = good[5];
         codec->ops->encode_feedback(codec, m.get(), 0, v.size(), v.data(), r_next.data(), 1.0f,
                                     r.data(), DSC_KEEP_OLD);
-        EXPECT_EQ(decode(codec, m), floats(1024, full));
+        EXPECT_EQ(decode(codec, m), good);
     }
 }
 

@@ -15,6 +15,7 @@
 #include "support/internal_begin.h"
 #include "codec/codec.h"
 #include "codec/kernels.h"
+#include "codec/topk.h"
 #include "support/internal_end.h"
 
 using floats = std::vector<float>;
@@ -131,11 +132,22 @@ inline floats wild(size_t n, unsigned seed)
 /* A vector of these is carried exactly: the largest code at a scale of 1. */
 inline float full_code(const dscomm_codec_t *codec)
 {
+    if (codec->values != nullptr)
+        return full_code(codec->values);
     if (codec->ops == dscomm_codec("int4")->ops)
         return 7.0f;
     if (codec->ops == dscomm_codec("fp8")->ops)
         return 448.0f;
     return codec->ops == dscomm_codec("fp8:e5m2")->ops ? 57344.0f : 127.0f;
+}
+
+/* What of v a codec can send at once: for top-k, so many elements as it keeps of a segment. */
+inline floats carried(const dscomm_codec_t *codec, floats v)
+{
+    const size_t step = codec->sums_only ? 65536 / dsc_topk_kept(codec, 65536) + 1 : 1;
+    for (size_t i = 0; i < v.size(); i++)
+        v[i] = i % step == 0 ? v[i] : 0.0f;
+    return v;
 }
 
 #endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The elements with the largest magnitudes, and where they are. Segments of 65536 elements count
+ * from the message's first element; each is
+ *
+ *     | the k values, as a message of their own codec | i0 i1 ... i(k-1) | 0 .. 0 |
+ *                                                       2 bytes each, ascending
+ *
+ * and starts at a multiple of 16 bytes. All other elements decode to +0. A segment with a NaN or
+ * Inf is poison, all of it: its values are NaN. A decoder also takes it as poison when its indices
+ * do not ascend or leave the segment: bytes of a peer decide neither where memory is written nor,
+ * by their order, what an element is.
+ */
+#include "codec/topk.h"
+
+#include "codec/bits.h"
+#include "codec/topk_select.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are little endian");
+
+#define RUN 512 /* kept values at a time; a multiple of the values' blocks */
+
+size_t dsc_topk_kept(const struct dsc_codec *codec, size_t n)
+{
+    const uint64_t per_billion = 1000000000u;
+
+    if (codec->kept_count != 0)
+        return dsc_min_size(codec->kept_count, n);
+    return (size_t)((codec->kept_ppb * (uint64_t)n + per_billion - 1) / per_billion);
+}
+
+static size_t segment_bytes(const struct dsc_codec *codec, size_t n)
+{
+    const size_t k = dsc_topk_kept(codec, n);
+
+    return dsc_codec_message_bytes(codec->values, k) + dsc_round_up(k * sizeof(uint16_t), 16);
+}
+
+static size_t topk_message_bytes(const struct dsc_codec *codec, size_t n)
+{
+    const size_t rest = n % DSC_SEGMENT;
+
+    return n / DSC_SEGMENT * segment_bytes(codec, DSC_SEGMENT) +
+           (rest > 0 ? segment_bytes(codec, rest) : 0);
+}
+
+/* One segment of a message. */
+struct segment {
+    const struct dsc_codec *codec; /* of the values */
+    struct dsc_msg values;         /* k of them */
+    uint16_t *index;
+    size_t n; /* elements */
+};
+
+static struct segment segment_at(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                                 size_t first)
+{
+    const size_t n = dsc_min_size(DSC_SEGMENT, msg->n - first);
+    const size_t k = dsc_topk_kept(codec, n);
+    uint8_t *const bytes = msg->bytes + first / DSC_SEGMENT * segment_bytes(codec, DSC_SEGMENT);
+
+    return (struct segment){
+        .codec = codec->values,
+        .values = { bytes, k, msg->exponent },
+        .index = (uint16_t *)(void *)(bytes + dsc_codec_message_bytes(codec->values, k)),
+        .n = n,
+    };
+}
+
+/* ---- reading ---- */
+
+/* The kept values, one after the other. */
+struct reader {
+    const struct segment *s;
+    size_t next;
+    float d[RUN];
+};
+
+static void read_run(struct reader *r)
+{
+    const struct segment *const s = r->s;
+
+    s->codec->ops->decode(s->codec, &s->values, r->next, dsc_min_size(RUN, s->values.n - r->next),
+                          r->d, 0);
+}
+
+static float read_value(struct reader *r)
+{
+    if (r->next % RUN == 0)
+        read_run(r);
+    return r->d[r->next++ % RUN];
+}
+
+static bool indices_ascend(const struct segment *s)
+{
+    const size_t k = s->values.n;
+    unsigned n_wrong = 0;
+
+    for (size_t i = 1; i < k; i++)
+        n_wrong += s->index[i] <= s->index[i - 1];
+    return n_wrong == 0 && s->index[k - 1] < s->n;
+}
+
+static bool is_poison(const struct segment *s)
+{
+    struct reader r = { .s = s };
+    bool has_nan = false;
+
+    while (r.next < s->values.n)
+        has_nan |= is_nan(read_value(&r));
+    return has_nan || !indices_ascend(s);
+}
+
+static void fill(float *dst, float x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = x;
+}
+
+static void decode_segment(const struct segment *s, float *dst)
+{
+    struct reader r = { .s = s };
+
+    if (is_poison(s)) {
+        fill(dst, float_of(F32_NAN), s->n);
+        return;
+    }
+    memset(dst, 0, s->n * sizeof(*dst));
+    for (size_t i = 0; i < s->values.n; i++)
+        dst[s->index[i]] = read_value(&r);
+}
+
+/* Elements that are not kept: adding +0 changes nothing but the sign of -0. */
+static void add_zeros(const struct segment *s, float *acc)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i <= s->values.n; i++) {
+        const size_t end = i < s->values.n ? s->index[i] : s->n;
+
+        for (; at < end; at++)
+            acc[at] = acc[at] + 0.0f;
+        at = end + 1;
+    }
+}
+
+static void add_segment(const struct segment *s, float *acc)
+{
+    struct reader r = { .s = s };
+
+    if (is_poison(s)) {
+        fill(acc, float_of(F32_NAN), s->n);
+        return;
+    }
+    if (dsc_kernels_get()->count_minus_zero(acc, s->n) > 0)
+        add_zeros(s, acc);
+    for (size_t i = 0; i < s->values.n; i++)
+        acc[s->index[i]] = acc[s->index[i]] + read_value(&r);
+}
+
+static bool segment_stays_finite(const struct segment *s, float a)
+{
+    struct reader r = { .s = s };
+
+    if (is_poison(s))
+        return false;
+    while (r.next < s->values.n) {
+        if (!is_finite(a * read_value(&r)))
+            return false;
+    }
+    return true;
+}
+
+/* ---- writing ---- */
+
+/* The message of a segment; false if it is poison. */
+static bool encode_segment(const struct segment *s, const struct dsc_top_source *src)
+{
+    const size_t k = s->values.n;
+    const bool is_clean = dsc_top_select(s->index, src, s->n, k);
+    float x[RUN];
+
+    for (size_t at = 0; at < k; at += RUN) {
+        const size_t len = dsc_min_size(RUN, k - at);
+
+        for (size_t i = 0; i < len; i++) {
+            if (!is_clean)
+                s->index[at + i] = (uint16_t)(at + i);
+            x[i] = is_clean ? dsc_top_value(src, s->index[at + i]) : float_of(F32_NAN);
+        }
+        s->codec->ops->encode(s->codec, &s->values, at, len, x, NULL);
+    }
+    dsc_codec_pad((uint8_t *)s->index, k * sizeof(*s->index));
+    return is_clean;
+}
+
+/* A tile's residual: x, less what was sent. r_out may be r, so that the old r goes first. */
+static void keep_tile(struct reader *sent, const struct dsc_top_source *src, size_t at, size_t n,
+                      float *r_out, unsigned flags)
+{
+    const struct dsc_kernels *const kernels = dsc_kernels_get();
+    const uint16_t *const index = sent->s->index;
+    const size_t first = sent->next, k = sent->s->values.n;
+    float old[DSC_TILE_ELEMS], tile[DSC_TILE_ELEMS];
+    float *const left = (flags & DSC_STREAM) != 0 ? tile : r_out + at;
+    size_t end = first;
+
+    for (; end < k && index[end] < at + n; end++)
+        old[end - first] = src->r[index[end]];
+    kernels->axpy(left, src->v + at, src->r + at, src->beta, n);
+    for (size_t i = first; i < end; i++) {
+        float *const x = &left[index[i] - at];
+
+        *x = residual_of(*x, read_value(sent), old[i - first], (flags & DSC_KEEP_OLD) != 0);
+    }
+    if (left == tile)
+        kernels->stream(r_out + at, tile, n);
+}
+
+static void encode_segment_feedback(const struct segment *s, const struct dsc_top_source *src,
+                                    float *r_out, unsigned flags)
+{
+    struct reader sent = { .s = s };
+
+    if (!encode_segment(s, src)) {
+        if ((flags & DSC_KEEP_OLD) == 0)
+            fill(r_out, float_of(F32_NAN), s->n);
+        else if (r_out != src->r)
+            memcpy(r_out, src->r, s->n * sizeof(*r_out));
+        return;
+    }
+    for (size_t at = 0; at < s->n; at += DSC_TILE_ELEMS)
+        keep_tile(&sent, src, at, dsc_min_size(DSC_TILE_ELEMS, s->n - at), r_out, flags);
+}
+
+/* ---- the table ---- */
+
+static void topk_encode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
+                        size_t n, const float *x, float *decoded)
+{
+    for (size_t at = 0; at < n; at += DSC_SEGMENT) {
+        const struct segment s = segment_at(codec, msg, first + at);
+        const struct dsc_top_source src = { x + at, NULL, 0.0f };
+
+        (void)encode_segment(&s, &src);
+        if (decoded != NULL)
+            decode_segment(&s, decoded + at);
+    }
+}
+
+static void topk_encode_feedback(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                                 size_t first, size_t n, const float *v, const float *r, float beta,
+                                 float *r_out, unsigned flags)
+{
+    for (size_t at = 0; at < n; at += DSC_SEGMENT) {
+        const struct segment s = segment_at(codec, msg, first + at);
+        const struct dsc_top_source src = { v + at, r + at, beta };
+
+        encode_segment_feedback(&s, &src, r_out + at, flags);
+    }
+}
+
+static void topk_decode(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
+                        size_t n, float *dst, unsigned flags)
+{
+    (void)flags;
+    for (size_t at = 0; at < n; at += DSC_SEGMENT) {
+        const struct segment s = segment_at(codec, msg, first + at);
+
+        decode_segment(&s, dst + at);
+    }
+}
+
+static void topk_decode_add(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
+                            size_t n, float *acc)
+{
+    for (size_t at = 0; at < n; at += DSC_SEGMENT) {
+        const struct segment s = segment_at(codec, msg, first + at);
+
+        add_segment(&s, acc + at);
+    }
+}
+
+static bool topk_stays_finite(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                              size_t first, size_t n, float a)
+{
+    for (size_t at = 0; at < n; at += DSC_SEGMENT) {
+        const struct segment s = segment_at(codec, msg, first + at);
+
+        if (!segment_stays_finite(&s, a))
+            return false;
+    }
+    return true;
+}
+
+const struct dsc_codec_ops dsc_topk_ops = {
+    .family = "topk",
+    .message_bytes = topk_message_bytes,
+    .encode = topk_encode,
+    .encode_feedback = topk_encode_feedback,
+    .decode = topk_decode,
+    .decode_add = topk_decode_add,
+    .stays_finite = topk_stays_finite,
+};

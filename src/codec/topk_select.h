@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private to src/codec: the k elements of a segment with the largest magnitudes, exactly, ties to
+ * the lowest index.
+ */
+#ifndef DSC_TOPK_SELECT_H
+#define DSC_TOPK_SELECT_H
+
+#include "core/core.h"
+
+#define DSC_SEGMENT 65536 /* so that an index has 16 bits */
+
+/* What is chosen from: x = v + beta*r, or v where r is NULL. x is never stored as a whole. */
+struct dsc_top_source {
+    const float *v, *r;
+    float beta;
+};
+
+/* x of one element: the bits that the primitive axpy gives. */
+static inline float dsc_top_value(const struct dsc_top_source *src, size_t i)
+{
+    if (src->r == NULL)
+        return src->v[i];
+
+    const float kept = src->beta * src->r[i];
+
+    return src->v[i] + kept;
+}
+
+/**
+ * Chooses k of n elements by the bits of |x| as integers.
+ *
+ * @param index [k] ascending; anything on false
+ * @param n     at most DSC_SEGMENT
+ * @param k     from 1 to n
+ * @return      False if an element is not finite.
+ */
+bool dsc_top_select(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k);
+
+#endif
