@@ -59,6 +59,7 @@ class Options(unittest.TestCase):
         (('--codec', 'int8:block=7'), ('--codec', 'block', '16', '256')),
         (('--codec', 'int4:block=7'), ('--codec', 'block', '16', '256')),
         (('--codec', 'fp8:e3m4'), ('--codec', 'e4m3', 'e5m2')),
+        (('--codec', 'topk:2'), ('--codec', 'topk:2', 'from 0.000000001 to 1')),
         (('-n',), ('-n', 'missing', '1 to')),
         (('--datatype',), ('--datatype', 'missing', 'float')),
         (('-Z',), ('-Z', '--help')),
@@ -222,6 +223,17 @@ class Table(unittest.TestCase):
         self.assertEqual(len(rows(result.stdout)), 72)
         self.assertIn('max and min run without feedback', result.stdout)
 
+    def test_top_k(self):
+        codecs = ('--codec', 'topk:0.01', '--codec', 'topk:0.001,int8', '--codec', 'topk:k=40,fp8')
+        for op in ('sum', 'avg'):
+            result = run('-g', '3', '-b', '1000', '-e', '100K', '-f', '100', '-n', '2', '-d', 'all',
+                         '-o', op, '-u', '1', *codecs)
+            self.assertEqual(result.returncode, 0, result)
+            self.assertEqual(len(rows(result.stdout)), 18)
+        result = run('-g', '2', '-b', '1000', '-e', '1000', '-n', '1', '-o', 'max', *codecs[:2])
+        self.assertEqual(result.returncode, 1, result)
+        self.assertIn('op max with codec topk:0.01, which takes sum and avg alone', result.stderr)
+
     def test_per_iteration_columns(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, 'i.json')
@@ -286,7 +298,7 @@ class Wrong(unittest.TestCase):
         self.assertEqual([p.returncode for p in ranks], [1, 1], outputs)
 
     def test_one_code_is_off(self):
-        for codec in ('int8', 'int4', 'fp8', 'fp8:e5m2'):
+        for codec in ('int8', 'int4', 'fp8', 'fp8:e5m2', 'topk:0.01', 'topk:0.01,int8'):
             with self.subTest(codec=codec):
                 self.check_caught('code', codec, 'exact probe')
 
