@@ -103,7 +103,7 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
 
 /* The functions of a format: its family, its layout, and the prefix of its primitives in kernels.h.
  */
-#define BLOCK_FAMILY(name, text, l, kernel)                                                       \
+#define BLOCK_FAMILY(name, l, kernel)                                                             \
     static size_t name##_message_bytes(const struct dsc_codec *codec, size_t n)                   \
     {                                                                                             \
         return block_message_bytes(l, codec, n);                                                  \
@@ -139,7 +139,6 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
                                                scales_at(l, codec, msg, first), n, codec->block); \
     }                                                                                             \
     static const struct dsc_codec_ops name##_ops = {                                              \
-        .family = text,                                                                           \
         .message_bytes = name##_message_bytes,                                                    \
         .encode = name##_encode,                                                                  \
         .encode_feedback = name##_encode_feedback,                                                \
@@ -148,10 +147,10 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
         .stays_finite = name##_stays_finite,                                                      \
     };
 
-BLOCK_FAMILY(int8, "int8", wide, int8)
-BLOCK_FAMILY(int4, "int4", packed, int4)
-BLOCK_FAMILY(fp8_e4m3, "fp8", wide, e4m3)
-BLOCK_FAMILY(fp8_e5m2, "fp8", wide, e5m2)
+BLOCK_FAMILY(int8, wide, int8)
+BLOCK_FAMILY(int4, packed, int4)
+BLOCK_FAMILY(fp8_e4m3, wide, e4m3)
+BLOCK_FAMILY(fp8_e5m2, wide, e5m2)
 
 /* ---- the families ---- */
 
@@ -160,11 +159,20 @@ BLOCK_FAMILY(fp8_e5m2, "fp8", wide, e5m2)
         .ops = &format##_ops, .spec = (text), .block = (elems), .tile_align = (elems), \
         .e0 = (error)                                                                  \
     }
+#define HADAMARD(base, text, elems, error) DSC_HADAMARD_ROW(base, text, elems, elems, error)
 
+/* clang-format off */
 static const struct dsc_codec int8_rows[] = {
-    ROW(int8, "int8", 256, 0.0075),         ROW(int8, "int8:block=128", 128, 0.0075),
-    ROW(int8, "int8:block=64", 64, 0.0075), ROW(int8, "int8:block=32", 32, 0.0075),
+    ROW(int8, "int8", 256, 0.0075),
+    ROW(int8, "int8:block=128", 128, 0.0075),
+    ROW(int8, "int8:block=64", 64, 0.0075),
+    ROW(int8, "int8:block=32", 32, 0.0075),
     ROW(int8, "int8:block=16", 16, 0.0075),
+    HADAMARD(&int8_rows[0], "int8", 256, 0.0075),
+    HADAMARD(&int8_rows[1], "int8:block=128", 128, 0.0075),
+    HADAMARD(&int8_rows[2], "int8:block=64", 64, 0.0075),
+    HADAMARD(&int8_rows[3], "int8:block=32", 32, 0.0075),
+    HADAMARD(&int8_rows[4], "int8:block=16", 16, 0.0075),
 };
 
 static const struct dsc_codec int4_rows[] = {
@@ -173,18 +181,29 @@ static const struct dsc_codec int4_rows[] = {
     ROW(int4, "int4:block=128", 128, 0.118),
     ROW(int4, "int4:block=32", 32, 0.097),
     ROW(int4, "int4:block=16", 16, 0.086),
+    HADAMARD(&int4_rows[0], "int4", 64, 0.11),
+    HADAMARD(&int4_rows[1], "int4:block=256", 256, 0.13),
+    HADAMARD(&int4_rows[2], "int4:block=128", 128, 0.118),
+    HADAMARD(&int4_rows[3], "int4:block=32", 32, 0.097),
+    HADAMARD(&int4_rows[4], "int4:block=16", 16, 0.086),
 };
 
 static const struct dsc_codec fp8_rows[] = {
     ROW(fp8_e4m3, "fp8", 256, 0.026),
     ROW(fp8_e5m2, "fp8:e5m2", 256, 0.052),
+    HADAMARD(&fp8_rows[0], "fp8", 256, 0.026),
+    HADAMARD(&fp8_rows[1], "fp8:e5m2", 256, 0.052),
 };
+/* clang-format on */
 
-#define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES
+#define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES ", then ,hadamard"
+#define FP8_OPTION "e4m3, the default, or e5m2, then ,hadamard"
 
-const struct dsc_family dsc_family_int8 = { "int8",       "[:block=N]", BLOCK_OPTION,
-                                            ":block=256", int8_rows,    DSC_ARRAY_LEN(int8_rows) };
-const struct dsc_family dsc_family_int4 = { "int4",      "[:block=N]", BLOCK_OPTION,
-                                            ":block=64", int4_rows,    DSC_ARRAY_LEN(int4_rows) };
-const struct dsc_family dsc_family_fp8 = { "fp8",   "[:e5m2]", "e4m3, the default, or e5m2",
-                                           ":e4m3", fp8_rows,  DSC_ARRAY_LEN(fp8_rows) };
+const struct dsc_family dsc_family_int8 = { "int8",       "[:block=N][,hadamard]",
+                                            BLOCK_OPTION, ":block=256",
+                                            int8_rows,    DSC_ARRAY_LEN(int8_rows) };
+const struct dsc_family dsc_family_int4 = { "int4",       "[:block=N][,hadamard]",
+                                            BLOCK_OPTION, ":block=64",
+                                            int4_rows,    DSC_ARRAY_LEN(int4_rows) };
+const struct dsc_family dsc_family_fp8 = { "fp8",    "[:e5m2][,hadamard]",   FP8_OPTION, ":e4m3",
+                                           fp8_rows, DSC_ARRAY_LEN(fp8_rows) };

@@ -29,8 +29,6 @@ struct dsc_msg {
  * No function allocates. `msg` bytes of a peer are untrusted; their size was checked.
  */
 struct dsc_codec_ops {
-    const char *family; /* first word of the spec */
-
     /* Bytes of a message of n elements, a multiple of 16. */
     size_t (*message_bytes)(const struct dsc_codec *codec, size_t n);
 
@@ -71,16 +69,34 @@ struct dsc_codec_ops {
  */
 void dsc_codec_pad(uint8_t *part, size_t used_bytes);
 
+/* encode_feedback of codecs that have no primitive for it: by `encode`. */
+void dsc_codec_encode_feedback_steps(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                                     size_t first, size_t n, const float *v, const float *r,
+                                     float beta, float *r_out, unsigned flags);
+
 /* A parsed spec. */
 struct dsc_codec {
     const struct dsc_codec_ops *ops;
     char spec[64];       /* canonical text */
-    uint32_t block;      /* elements per scale; 1 for casts */
+    uint32_t block;      /* elements that one NaN takes with it; 1 for casts */
     bool is_none;        /* takes the data type's cast: see dsc_codec_resolve() */
     bool lossless;       /* decode(encode(x)) == x for every finite x */
     uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
     double e0;           /* nominal relative L2 error of one encode */
+    const struct dsc_codec *inner; /* with ,hadamard: who encodes the rotated values; else NULL */
 };
+
+/* hadamard.c: of every row with an inner codec, whose spans are at most a tile. */
+extern const struct dsc_codec_ops dsc_hadamard_ops;
+
+/* The row of spec "TEXT,hadamard" that goes with the row `base`: *base, e0 on ordinary data. */
+#define DSC_HADAMARD_ROW(base, text, elems, align, error)                                         \
+    {                                                                                             \
+        .ops = &dsc_hadamard_ops, .spec = text ",hadamard",                                       \
+        .block = (elems) > DSC_HADAMARD_GROUP ? (elems) : DSC_HADAMARD_GROUP,                     \
+        .tile_align = (align) > DSC_HADAMARD_GROUP ? (align) : DSC_HADAMARD_GROUP, .e0 = (error), \
+        .inner = (base)                                                                           \
+    }
 
 /*
  * A family: all specs with one first word. Each is in the file of its wire format and in the list

@@ -37,6 +37,15 @@ typedef void dsc_residual_fn(float *r, const float *x, const float *o, float a, 
 /* number of elements for which a*o is not finite */
 typedef size_t dsc_count_nonfinite_fn(const float *o, float a, size_t n);
 
+/*
+ * ---- Hadamard rotation of groups of 32: butterflies (a+b, a-b) of stride 1, 2, 4, 8, 16 ----
+ * The last group is padded with +0: `rotated` has round_up(n, 32) elements.
+ */
+#define DSC_HADAMARD_GROUP 32
+typedef void dsc_hadamard_rotate_fn(float *rotated, const float *x, size_t n);
+/* The same times 2^-5, NaN canonical; x may be rotated. */
+typedef void dsc_hadamard_restore_fn(float *x, const float *rotated, size_t n);
+
 /* ---- flags ---- */
 #define DSC_KEEP_OLD 1u /* encode_feedback: where D is not finite, r_out = r */
 #define DSC_STREAM 2u   /* r_out, or D, is not read soon: it may be written past the caches */
@@ -108,6 +117,8 @@ typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scal
     X(div,                      dsc_div_fn)                       \
     X(residual,                 dsc_residual_fn)                  \
     X(count_nonfinite,          dsc_count_nonfinite_fn)           \
+    X(hadamard_rotate,          dsc_hadamard_rotate_fn)           \
+    X(hadamard_restore,         dsc_hadamard_restore_fn)          \
     DSC_CAST_KERNELS(X, f32)                                      \
     DSC_CAST_KERNELS(X, f16)                                      \
     DSC_CAST_KERNELS(X, bf16)                                     \

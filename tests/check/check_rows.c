@@ -73,6 +73,16 @@ static void run_count_nonfinite(const struct dsc_kernels *k, call_t *c)
     c->result = k->count_nonfinite(c->arg[0], c->scalar, c->n);
 }
 
+static void run_hadamard_rotate(const struct dsc_kernels *k, call_t *c)
+{
+    k->hadamard_rotate(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_hadamard_restore(const struct dsc_kernels *k, call_t *c)
+{
+    k->hadamard_restore(c->arg[0], c->arg[1], c->n);
+}
+
 /* How a cast type and a block format are called. */
 #define CAST_RUNS(type)                                                                            \
     static void run_##type##_encode_feedback(const struct dsc_kernels *k, call_t *c)               \
@@ -184,6 +194,10 @@ const struct check_row check_rows[] = {
                     { CHECK_IN, CHECK_F32, 0 } } },
     { .name = "count_nonfinite", ROW(count_nonfinite), .run = run_count_nonfinite,
       SCALARS(factors), .operands = { { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "hadamard_rotate", ROW(hadamard_rotate), .run = run_hadamard_rotate,
+      .operands = { { CHECK_OUT, CHECK_F32_GROUPS, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "hadamard_restore", ROW(hadamard_restore), .run = run_hadamard_restore,
+      .operands = { { CHECK_OUT, CHECK_F32, 1u << 1 }, { CHECK_IN, CHECK_F32_GROUPS, 0 } } },
     CAST_ROWS(f32, CHECK_F32),
     CAST_ROWS(f16, CHECK_U16),
     CAST_ROWS(bf16, CHECK_U16),

@@ -169,6 +169,28 @@ static void e5m2_inf_is_a_number(float *dst, const void *q, const void *scale, u
     }
 }
 
+/* Long strides first: equal on integers, not where sums are rounded. */
+static void rotates_backwards(float *rotated, const float *x, size_t n)
+{
+    float group[DSC_HADAMARD_GROUP];
+
+    for (size_t i = 0; i < n; i += DSC_HADAMARD_GROUP) {
+        for (size_t j = 0; j < DSC_HADAMARD_GROUP; j++)
+            group[j] = i + j < n ? x[i + j] : 0.0f;
+        for (size_t stride = DSC_HADAMARD_GROUP / 2; stride > 0; stride /= 2) {
+            for (size_t j = 0; j < DSC_HADAMARD_GROUP; j++) {
+                const float a = group[j], b = group[j | stride];
+
+                if ((j & stride) != 0)
+                    continue;
+                group[j] = a + b;
+                group[j | stride] = a - b;
+            }
+        }
+        memcpy(rotated + i, group, sizeof(group));
+    }
+}
+
 static size_t count_misses_inf(const float *o, float a, size_t n)
 {
     size_t count = 0;
@@ -226,6 +248,7 @@ PLANT(finds_left_nibble, "int4_encode_only", int4_encode, last_nibble_is_left)
 PLANT(finds_ignored_exponent, "f16_decode_add", f16_decode_add, exponent_is_ignored)
 PLANT(finds_truncation, "e4m3_encode", e4m3_encode, e4m3_truncates)
 PLANT(finds_wrong_ties, "e4m3_encode_only", e4m3_encode, e4m3_ties_go_up)
+PLANT(finds_rotation_order, "hadamard_rotate", hadamard_rotate, rotates_backwards)
 PLANT(finds_misread_inf, "e5m2_decode", e5m2_decode, e5m2_inf_is_a_number)
 
 static int every_primitive_has_a_row(uint64_t seed)
@@ -264,6 +287,7 @@ const struct check_test check_self_tests[] = {
     { "self.finds_ignored_exponent", finds_ignored_exponent },
     { "self.finds_truncation", finds_truncation },
     { "self.finds_wrong_ties", finds_wrong_ties },
+    { "self.finds_rotation_order", finds_rotation_order },
     { "self.finds_misread_inf", finds_misread_inf },
 };
 const size_t check_n_self_tests = DSC_ARRAY_LEN(check_self_tests);

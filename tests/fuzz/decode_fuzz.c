@@ -68,13 +68,27 @@ static void *exact_copy(size_t bytes, const uint8_t *data, size_t size)
 /* Their codes hold signed zeros and NaN; those of the other block formats are integers. */
 static bool has_float_codes(const struct dsc_codec *codec)
 {
+    if (codec->inner != NULL)
+        return has_float_codes(codec->inner);
     return codec->ops == dscomm_codec("fp8")->ops || codec->ops == dscomm_codec("fp8:e5m2")->ops;
 }
 
-static bool is_finite_block(const float *x, size_t n)
+/* A block is NaN or it is not, whatever the scale: not where Inf meets Inf in a sum. */
+static bool has_whole_poison(const struct dsc_codec *codec)
+{
+    return codec->inner == NULL && !has_float_codes(codec);
+}
+
+/* Rotating multiplies by up to 32, and turning back once more before the last factor. */
+static uint32_t largest_safe(const struct dsc_codec *codec)
+{
+    return codec->inner != NULL ? 0x7a000000u : 0x7f7fffffu; /* 2^117, the largest float */
+}
+
+static bool is_safe_block(const struct dsc_codec *codec, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        if (!is_finite(x[i]))
+        if ((bits_of(x[i]) & 0x7fffffffu) > largest_safe(codec))
             return false;
     }
     return true;
@@ -105,7 +119,7 @@ static void check_decode(const struct dsc_codec *codec, int exponent, size_t n, 
     REQUIRE(memcmp(msg.bytes, before, bytes) == 0);
     for (size_t i = 0; i < n; i++) {
         REQUIRE(!is_nan(d[i]) || bits_of(d[i]) == 0x7fc00000u);
-        REQUIRE(has_float_codes(codec) || is_nan(d[i]) == is_nan(d[i - i % codec->block]));
+        REQUIRE(!has_whole_poison(codec) || is_nan(d[i]) == is_nan(d[i - i % codec->block]));
         REQUIRE(is_nan(d[i]) ? is_nan(sum[i]) : sum[i] == d[i]);
     }
     free(msg.bytes);
@@ -137,7 +151,7 @@ static void check_encode(const struct dsc_codec *codec, int exponent, unsigned s
         const size_t first = i - i % codec->block;
 
         REQUIRE(!is_nan(d[i]) ||
-                !is_finite_block(x + first, dsc_min_size(codec->block, n - first)));
+                !is_safe_block(codec, x + first, dsc_min_size(codec->block, n - first)));
     }
     /* x + 1*0 is x but for the sign of zero. */
     REQUIRE(sends_zero_sign || memcmp(one.bytes, two.bytes, bytes) == 0);

@@ -61,6 +61,9 @@ SMALL_CODES = {
     'int4:block=16': ('generated',),
     'fp8': ('generated', 'minus zero', 'special', 'at 2^-100', 'largest', 'inf', 'e4m3 ties'),
     'fp8:e5m2': ('generated', 'special', 'at 2^-100', 'largest', 'nan', 'e5m2 ties'),
+    'int8,hadamard': ('generated', 'special'),
+    'int4,hadamard': ('generated', 'small integers', 'at 2^-100', 'largest', 'nan'),
+    'fp8,hadamard': ('generated', 'inf'),
 }
 LONG = ('int8', 'int8:block=16', 'int8:block=128')  # where more than one block is worth its bytes
 

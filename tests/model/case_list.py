@@ -194,11 +194,23 @@ def small_codes():
         yield Case(L3, c, count=700, beta=0.875, chunk=256)
 
 
+def rotations():
+    """,hadamard: groups that end early, NaN in a group, on top of each inner codec."""
+    for c in ('int4,hadamard', 'int8:block=16,hadamard', 'fp8,hadamard'):
+        yield Case(L4, c)
+        yield Case(L34, c, 'avg', 'bf16', calls=2)
+        yield Case(L3, c, algo='oneshot', inject=NEWS)
+        yield Case(L3, c, shadow=0, inject=NEWS)
+    for n in (1, 33, 257, 20011):
+        yield Case(L3, 'int4,hadamard', count=n, calls=2)
+    yield Case(L34, 'none;int4,hadamard', inject='0:0:1:7f7fffff,1:1:2:ff7fffff', calls=2)
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes, small_codes):
+                   chunk_sizes, small_codes, rotations):
         for case in family():
             if case not in seen:
                 seen.add(case)

@@ -218,6 +218,36 @@ class BlockFloat8(Format):
         return rows.reshape(-1)[:n]
 
 
+GROUP = 32  # elements that are rotated together
+
+
+def rotated(groups):
+    """Rows of 32 times the Hadamard matrix: (a + b, a - b) at distance 1, 2, 4, 8, 16, in turn."""
+    lanes = np.arange(GROUP)
+    for distance in (1, 2, 4, 8, 16):
+        other = groups[:, lanes ^ distance]
+        is_upper = (lanes & distance) != 0
+        groups = np.where(is_upper, other - groups, groups + other).astype(F32)
+    return groups
+
+
+class Hadamard(Format):
+    """Another format's message of rotated groups; the last group is padded with zeros and sent."""
+
+    def __init__(self, inner):
+        self.inner, self.unit = inner, max(GROUP, inner.unit)
+
+    def parts(self, n):
+        return self.inner.parts(ceil_div(n, GROUP) * GROUP)
+
+    def to_parts(self, y, exponent):
+        return self.inner.to_parts(rotated(in_blocks(y, GROUP)).reshape(-1), exponent)
+
+    def from_parts(self, arrays, n, exponent):
+        seen = one_nan(self.inner.from_parts(arrays, ceil_div(n, GROUP) * GROUP, exponent))
+        return (rotated(in_blocks(seen, GROUP)) * power_of_two(-5)).reshape(-1)[:n]
+
+
 def _no_options(make):
     def build(options):
         if options:
@@ -255,10 +285,18 @@ FAMILIES = {
 }
 
 
+ROTATING = ('int8', 'int4', 'fp8')  # families that take ,hadamard
+
+
 def parse(spec, data_type='fp32'):
     """The format of a text such as int8:block=64. `none` sends the data type of the call."""
     if spec == 'none':
         spec = DATA_TYPES[data_type].name
+    spec, comma, wrapper = spec.partition(',')
+    if comma:
+        if wrapper != 'hadamard' or spec.partition(':')[0] not in ROTATING:
+            raise ValueError('%s takes no option "%s"' % (spec, wrapper))
+        return Hadamard(parse(spec))
     name, colon, options = spec.partition(':')
     if name not in FAMILIES or (colon and not options):
         raise ValueError('unknown codec "%s", expected none, %s' % (spec, ', '.join(FAMILIES)))

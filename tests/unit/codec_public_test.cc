@@ -29,7 +29,7 @@ TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
         std::vector<const char *> says;
     } bad[] = {
         { "int9",
-          { "\"int9\"", "none fp32 fp16 bf16 int8[:block=N] int4[:block=N] fp8[:e5m2]",
+          { "\"int9\"", "none fp32 fp16 bf16 int8[:block=N][,hadamard]",
             "N one of 16 32 64 128 256" } },
         { "int8 ", { "\"int8 \"", "allowed", "int8[:block=N]" } },
         { " int8", { "\" int8\"", "allowed" } },
@@ -46,6 +46,10 @@ TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
         { "fp8:e3m4", { "\"fp8:e3m4\"", "fp8 takes e4m3, the default, or e5m2" } },
         { "fp8:block=16", { "\"fp8:block=16\"", "fp8 takes e4m3" } },
         { "fp8,sr", { "\"fp8,sr\"", "fp8 takes e4m3" } },
+        { "int8,hadamard,hadamard", { "int8 takes block=N", ",hadamard" } },
+        { "int4:hadamard", { "int4 takes block=N", ",hadamard" } },
+        { "fp8,", { "fp8 takes e4m3" } },
+        { "bf16,hadamard", { "bf16 takes no options" } },
         { "e5m2", { "\"e5m2\"", "allowed", "fp8[:e5m2]" } },
         { "fp88:", { "\"fp88:\"", "is not known" } },
         { "int8\n", { "\"int8?\"", "allowed" } },

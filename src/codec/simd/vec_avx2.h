@@ -135,6 +135,25 @@ static inline uint32_t vi_largest(vi a)
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
 
+/* ---- butterflies: (a + b, a - b) of lanes 1, 2, 4 apart in turn, all strides below LANES ---- */
+
+/* A difference is a sum with the upper one of a pair negated: `upper` has signs there. */
+static inline vf butterfly(vf x, vf other, vi upper)
+{
+    return vf_add(other, vi_float(_mm256_xor_si256(vf_bits(x), upper)));
+}
+static inline vf vf_butterflies(vf x)
+{
+    const int sign = INT32_MIN;
+
+    x = butterfly(x, _mm256_permute_ps(x, 0xb1),
+                  _mm256_setr_epi32(0, sign, 0, sign, 0, sign, 0, sign));
+    x = butterfly(x, _mm256_permute_ps(x, 0x4e),
+                  _mm256_setr_epi32(0, 0, sign, sign, 0, 0, sign, sign));
+    return butterfly(x, _mm256_permute2f128_ps(x, x, 1),
+                     _mm256_setr_epi32(0, 0, 0, 0, sign, sign, sign, sign));
+}
+
 /* ---- selection ---- */
 /* 0x7fc00000 where a or b is NaN, else x */
 static inline vf vf_nan_if_unordered(vf x, vf a, vf b)

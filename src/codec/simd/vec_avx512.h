@@ -125,6 +125,20 @@ static inline uint32_t vi_largest(vi a)
     return _mm512_reduce_max_epu32(a);
 }
 
+/* ---- butterflies: strides 1, 2, 4, 8 ---- */
+static inline vf vf_butterflies(vf x)
+{
+    vf other = _mm512_permute_ps(x, 0xb1);
+
+    x = _mm512_mask_sub_ps(_mm512_add_ps(x, other), 0xaaaa, other, x);
+    other = _mm512_permute_ps(x, 0x4e);
+    x = _mm512_mask_sub_ps(_mm512_add_ps(x, other), 0xcccc, other, x);
+    other = _mm512_shuffle_f32x4(x, x, 0xb1);
+    x = _mm512_mask_sub_ps(_mm512_add_ps(x, other), 0xf0f0, other, x);
+    other = _mm512_shuffle_f32x4(x, x, 0x4e);
+    return _mm512_mask_sub_ps(_mm512_add_ps(x, other), 0xff00, other, x);
+}
+
 /* ---- selection ---- */
 static inline vf vf_nan_if_unordered(vf x, vf a, vf b)
 {
