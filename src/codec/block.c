@@ -152,12 +152,43 @@ BLOCK_FAMILY(int4, packed, int4)
 BLOCK_FAMILY(fp8_e4m3, wide, e4m3)
 BLOCK_FAMILY(fp8_e5m2, wide, e5m2)
 
+/* Messages of the family `base` that are only encoded in another way. */
+#define SAME_MESSAGES(base)                                         \
+    .message_bytes = base##_message_bytes, .decode = base##_decode, \
+    .decode_add = base##_decode_add, .stays_finite = base##_stays_finite
+
+#define BLOCK_STOCHASTIC(base, l)                                                           \
+    static void base##_sr_encode(const struct dsc_codec *codec, const struct dsc_msg *msg,  \
+                                 size_t first, size_t n, const float *x, float *decoded)    \
+    {                                                                                       \
+        struct dsc_draw draw = msg->draw;                                                   \
+                                                                                            \
+        draw.first += first;                                                                \
+        dsc_kernels_get()->base##_encode_sr(codes_at(l, codec, msg, first),                 \
+                                            scales_at(l, codec, msg, first), decoded, x, n, \
+                                            codec->block, &draw);                           \
+        pad_message(l, codec, msg, first + n);                                              \
+    }                                                                                       \
+    static const struct dsc_codec_ops base##_sr_ops = {                                     \
+        .encode = base##_sr_encode,                                                         \
+        .encode_feedback = dsc_codec_encode_feedback_steps,                                 \
+        SAME_MESSAGES(base),                                                                \
+    };
+
+BLOCK_STOCHASTIC(int8, wide)
+BLOCK_STOCHASTIC(int4, packed)
+
 /* ---- the families ---- */
 
 #define ROW(format, text, elems, error)                                                \
     {                                                                                  \
         .ops = &format##_ops, .spec = (text), .block = (elems), .tile_align = (elems), \
         .e0 = (error)                                                                  \
+    }
+#define STOCHASTIC(format, text, elems, error)                                                \
+    {                                                                                         \
+        .ops = &format##_sr_ops, .spec = text ",sr", .block = (elems), .tile_align = (elems), \
+        .stochastic = true, .e0 = (error)                                                     \
     }
 #define HADAMARD(base, text, elems, error) DSC_HADAMARD_ROW(base, text, elems, elems, error)
 
@@ -173,6 +204,11 @@ static const struct dsc_codec int8_rows[] = {
     HADAMARD(&int8_rows[2], "int8:block=64", 64, 0.0075),
     HADAMARD(&int8_rows[3], "int8:block=32", 32, 0.0075),
     HADAMARD(&int8_rows[4], "int8:block=16", 16, 0.0075),
+    STOCHASTIC(int8, "int8", 256, 0.0106),
+    STOCHASTIC(int8, "int8:block=128", 128, 0.0106),
+    STOCHASTIC(int8, "int8:block=64", 64, 0.0106),
+    STOCHASTIC(int8, "int8:block=32", 32, 0.0106),
+    STOCHASTIC(int8, "int8:block=16", 16, 0.0106),
 };
 
 static const struct dsc_codec int4_rows[] = {
@@ -186,6 +222,11 @@ static const struct dsc_codec int4_rows[] = {
     HADAMARD(&int4_rows[2], "int4:block=128", 128, 0.118),
     HADAMARD(&int4_rows[3], "int4:block=32", 32, 0.097),
     HADAMARD(&int4_rows[4], "int4:block=16", 16, 0.086),
+    STOCHASTIC(int4, "int4", 64, 0.155),
+    STOCHASTIC(int4, "int4:block=256", 256, 0.184),
+    STOCHASTIC(int4, "int4:block=128", 128, 0.169),
+    STOCHASTIC(int4, "int4:block=32", 32, 0.139),
+    STOCHASTIC(int4, "int4:block=16", 16, 0.123),
 };
 
 static const struct dsc_codec fp8_rows[] = {
@@ -196,13 +237,13 @@ static const struct dsc_codec fp8_rows[] = {
 };
 /* clang-format on */
 
-#define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES ", then ,hadamard"
+#define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES ", then ,hadamard or ,sr"
 #define FP8_OPTION "e4m3, the default, or e5m2, then ,hadamard"
 
-const struct dsc_family dsc_family_int8 = { "int8",       "[:block=N][,hadamard]",
+const struct dsc_family dsc_family_int8 = { "int8",       "[:block=N][,hadamard|,sr]",
                                             BLOCK_OPTION, ":block=256",
                                             int8_rows,    DSC_ARRAY_LEN(int8_rows) };
-const struct dsc_family dsc_family_int4 = { "int4",       "[:block=N][,hadamard]",
+const struct dsc_family dsc_family_int4 = { "int4",       "[:block=N][,hadamard|,sr]",
                                             BLOCK_OPTION, ":block=64",
                                             int4_rows,    DSC_ARRAY_LEN(int4_rows) };
 const struct dsc_family dsc_family_fp8 = { "fp8",    "[:e5m2][,hadamard]",   FP8_OPTION, ":e4m3",

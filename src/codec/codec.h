@@ -19,9 +19,10 @@
 
 /* One message and what both ends know about it without asking. */
 struct dsc_msg {
-    uint8_t *bytes; /* 16-byte aligned */
-    size_t n;       /* elements of the whole message */
-    int exponent;   /* E: fp16 carries x * 2^-E; ceil(log2(ranks summed in x)) */
+    uint8_t *bytes;       /* 16-byte aligned */
+    size_t n;             /* elements of the whole message */
+    int exponent;         /* E: fp16 carries x * 2^-E; ceil(log2(ranks summed in x)) */
+    struct dsc_draw draw; /* for encoding stochastically; first: index of the message's element 0 */
 };
 
 /*
@@ -81,6 +82,7 @@ struct dsc_codec {
     uint32_t block;      /* elements that one NaN takes with it; 1 for casts */
     bool is_none;        /* takes the data type's cast: see dsc_codec_resolve() */
     bool lossless;       /* decode(encode(x)) == x for every finite x */
+    bool stochastic;     /* codes depend on the message's draw; not for use with feedback */
     uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
     double e0;           /* nominal relative L2 error of one encode */
     const struct dsc_codec *inner; /* with ,hadamard: who encodes the rotated values; else NULL */

@@ -42,6 +42,10 @@ static const char *const test_specs[] = {
     "int4:block=256,hadamard",
     "fp8,hadamard",
     "fp8:e5m2,hadamard",
+    "int8,sr",
+    "int8:block=16,sr",
+    "int4,sr",
+    "int4:block=32,sr",
 };
 
 /* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */

@@ -67,13 +67,16 @@ typedef void dsc_cast_decode_add_fn(float *acc, const void *q, int exponent, siz
  *          code            scale                           inv
  *   int8   int8            float32   amax / 127            127 / amax
  *   int4   two in a byte   bfloat16  amax / 7, rounded up  1 / scale
+ *   int4s  two in a byte   bfloat16  see below             1 / scale
  *   e4m3   uint8           float32   amax / 448            448 / amax
  *   e5m2   uint8           float32   amax / 57344          57344 / amax
  *
  * amax < 2^-100: scale 0, codes 0. amax not finite: scale NaN (0x7fc00000, 0x7fc0), codes 0:
  * poison. Else code = x*inv rounded to the nearest code, ties to even; D = value of the code *
  * scale. int4 has element 2i in the low half of a byte; the unused half of the last byte is 0. e4m3
- * and e5m2 keep the sign of what rounds to zero.
+ * and e5m2 keep the sign of what rounds to zero. int4s has codes from -8 to 7 and the scale
+ * -extreme / 8, rounded away from zero: the element of largest magnitude, of equal ones a positive
+ * one, gets -8; codes above 7 become 7. It is decoded as int4.
  *
  * Decoders take any bytes: a scale with all exponent bits set decodes to 0x7fc00000 for its block,
  * the codes -128, -8 and e5m2's Inf are numbers like others, NaN codes and 0 * Inf give 0x7fc00000.
@@ -85,6 +88,14 @@ typedef void dsc_block_encode_fn(void *q, void *scale, float *d, const float *x,
 typedef void dsc_block_encode_feedback_fn(void *q, void *scale, float *r_out, const float *v,
                                           const float *r, float beta, unsigned flags, size_t n,
                                           uint32_t block);
+/* What random numbers follow from, besides the element's index; `first`: that of x[0], even. */
+struct dsc_draw {
+    uint32_t seed, call, rank;
+    uint64_t first;
+};
+/* As dsc_block_encode_fn, but codes are rounded stochastically; see docs/wire_format.md. */
+typedef void dsc_block_encode_sr_fn(void *q, void *scale, float *d, const float *x, size_t n,
+                                    uint32_t block, const struct dsc_draw *draw);
 typedef void dsc_block_decode_fn(float *dst, const void *q, const void *scale, unsigned flags,
                                  size_t n, uint32_t block);
 /* acc += D */
@@ -92,9 +103,12 @@ typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scal
                                      uint32_t block);
 
 /* clang-format off */
-#define DSC_BLOCK_KERNELS(X, format)                              \
+#define DSC_BLOCK_ENCODERS(X, format)                             \
     X(format##_encode,          dsc_block_encode_fn)              \
-    X(format##_encode_feedback, dsc_block_encode_feedback_fn)     \
+    X(format##_encode_feedback, dsc_block_encode_feedback_fn)
+
+#define DSC_BLOCK_KERNELS(X, format)                              \
+    DSC_BLOCK_ENCODERS(X, format)                                 \
     X(format##_decode,          dsc_block_decode_fn)              \
     X(format##_decode_add,      dsc_block_decode_add_fn)
 
@@ -125,7 +139,10 @@ typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scal
     DSC_BLOCK_KERNELS(X, int8)                                    \
     DSC_BLOCK_KERNELS(X, int4)                                    \
     DSC_BLOCK_KERNELS(X, e4m3)                                    \
-    DSC_BLOCK_KERNELS(X, e5m2)
+    DSC_BLOCK_KERNELS(X, e5m2)                                    \
+    DSC_BLOCK_ENCODERS(X, int4s)                                  \
+    X(int8_encode_sr,           dsc_block_encode_sr_fn)           \
+    X(int4_encode_sr,           dsc_block_encode_sr_fn)
 /* clang-format on */
 
 struct dsc_kernels {

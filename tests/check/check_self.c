@@ -191,6 +191,27 @@ static void rotates_backwards(float *rotated, const float *x, size_t n)
     }
 }
 
+/* Draws one number too far. */
+static void sr_is_shifted(void *q, void *scale, float *d, const float *x, size_t n, uint32_t block,
+                          const struct dsc_draw *draw)
+{
+    struct dsc_draw next = *draw;
+
+    next.first += 2;
+    dsc_int8_encode_sr_c(q, scale, d, x, n, block, &next);
+}
+
+/* The key of the first element for all. */
+static void sr_forgets_high_bits(void *q, void *scale, float *d, const float *x, size_t n,
+                                 uint32_t block, const struct dsc_draw *draw)
+{
+    struct dsc_draw here = *draw;
+
+    if (draw->first >> 33 != (draw->first + n) >> 33)
+        here.first &= 0xffffffffu;
+    dsc_int4_encode_sr_c(q, scale, d, x, n, block, &here);
+}
+
 static size_t count_misses_inf(const float *o, float a, size_t n)
 {
     size_t count = 0;
@@ -249,6 +270,8 @@ PLANT(finds_ignored_exponent, "f16_decode_add", f16_decode_add, exponent_is_igno
 PLANT(finds_truncation, "e4m3_encode", e4m3_encode, e4m3_truncates)
 PLANT(finds_wrong_ties, "e4m3_encode_only", e4m3_encode, e4m3_ties_go_up)
 PLANT(finds_rotation_order, "hadamard_rotate", hadamard_rotate, rotates_backwards)
+PLANT(finds_shifted_draw, "int8_encode_sr", int8_encode_sr, sr_is_shifted)
+PLANT(finds_forgotten_bits, "int4_encode_sr_late", int4_encode_sr, sr_forgets_high_bits)
 PLANT(finds_misread_inf, "e5m2_decode", e5m2_decode, e5m2_inf_is_a_number)
 
 static int every_primitive_has_a_row(uint64_t seed)
@@ -288,6 +311,8 @@ const struct check_test check_self_tests[] = {
     { "self.finds_truncation", finds_truncation },
     { "self.finds_wrong_ties", finds_wrong_ties },
     { "self.finds_rotation_order", finds_rotation_order },
+    { "self.finds_shifted_draw", finds_shifted_draw },
+    { "self.finds_forgotten_bits", finds_forgotten_bits },
     { "self.finds_misread_inf", finds_misread_inf },
 };
 const size_t check_n_self_tests = DSC_ARRAY_LEN(check_self_tests);

@@ -29,15 +29,17 @@ inline std::vector<std::string> all_specs()
 /* ---- vectors whose sums are exact ---- */
 
 /* By family: full scale in every 16 elements, so that scales are powers of two times the ranks. */
+inline bool starts(const std::string &spec, const char *with)
+{
+    return spec.rfind(with, 0) == 0;
+}
+
 inline float full_code_of(const std::string &spec)
 {
-    const auto *codec = dscomm_codec(spec.c_str());
-    const auto *ops = codec->inner != nullptr ? codec->inner->ops : codec->ops;
-
-    return ops == dscomm_codec("int4")->ops       ? 7.0f
-           : ops == dscomm_codec("fp8")->ops      ? 448.0f
-           : ops == dscomm_codec("fp8:e5m2")->ops ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
-                                                  : 127.0f;
+    return starts(spec, "int4")       ? 7.0f
+           : starts(spec, "fp8:e5m2") ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
+           : starts(spec, "fp8")      ? 448.0f
+                                      : 127.0f;
 }
 
 inline float probe_code(const std::string &spec, size_t i)
@@ -45,7 +47,6 @@ inline float probe_code(const std::string &spec, size_t i)
     static const float e4m3[] = { 0,   1,   -1,   2.5f, -2.5f, 7,   -7,   30,
                                   -30, 240, -240, .5f,  -.5f,  112, -112, 3.25f };
     const auto *codec = dscomm_codec(spec.c_str());
-    const auto *ops = codec->ops;
 
     if (codec->inner != nullptr) { /* equal values in a group: rotated they are one, and zeros */
         const size_t group = i / DSC_HADAMARD_GROUP, per_block = codec->block / DSC_HADAMARD_GROUP;
@@ -54,18 +55,23 @@ inline float probe_code(const std::string &spec, size_t i)
     }
     if (i % 16 == 0)
         return full_code_of(spec);
-    if (ops == dscomm_codec("int4")->ops)
+    if (starts(spec, "int4"))
         return (float)((i * 11) % 15) - 7.0f;
-    if (ops == dscomm_codec("fp8")->ops)
-        return e4m3[(i * 5 + 3) % 16];
-    if (ops == dscomm_codec("fp8:e5m2")->ops)
+    if (starts(spec, "fp8:e5m2"))
         return ((float)((i * 5 + 3) % 16) * 0.5f - 3.5f) * 0x1p-10f;
+    if (starts(spec, "fp8"))
+        return e4m3[(i * 5 + 3) % 16];
     return (float)((i * 37) % 255) - 127.0f;
 }
 
 inline bool has_blocks(const std::string &spec)
 {
     return dscomm_codec(spec.c_str())->block > 1;
+}
+
+inline bool takes_feedback(const std::string &spec)
+{
+    return !dscomm_codec(spec.c_str())->stochastic;
 }
 
 inline Floats probe(const std::string &spec, size_t n, int n_ranks)

@@ -102,11 +102,13 @@ static void decode_in_spans(const struct dsc_codec *codec, const struct dsc_msg 
         codec->ops->decode(codec, msg, at, dsc_min_size(step, msg->n - at), dst + at, 0);
 }
 
+static const struct dsc_draw draw = { 1, 2, 3, ((uint64_t)1 << 33) - 512 };
+
 static void check_decode(const struct dsc_codec *codec, int exponent, size_t n, const uint8_t *data,
                          size_t size)
 {
     const size_t bytes = codec->ops->message_bytes(codec, n);
-    const struct dsc_msg msg = { exact_copy(bytes, data, size), n, exponent };
+    const struct dsc_msg msg = { exact_copy(bytes, data, size), n, exponent, draw };
     uint8_t *const before = exact_copy(bytes, data, size);
     float *const d = exact(n * sizeof(float), 0x11);
     float *const again = exact(n * sizeof(float), 0x22);
@@ -134,8 +136,8 @@ static void check_encode(const struct dsc_codec *codec, int exponent, unsigned s
 {
     const bool sends_zero_sign = codec->block == 1 || has_float_codes(codec);
     const size_t bytes = codec->ops->message_bytes(codec, n);
-    const struct dsc_msg one = { exact(bytes, 0x33), n, exponent };
-    const struct dsc_msg two = { exact(bytes, 0x44), n, exponent };
+    const struct dsc_msg one = { exact(bytes, 0x33), n, exponent, draw };
+    const struct dsc_msg two = { exact(bytes, 0x44), n, exponent, draw };
     float *const x = exact_copy(n * sizeof(float), data, size);
     float *const d = exact(n * sizeof(float), 0x55);
     float *const r = exact(n * sizeof(float), 0);

@@ -29,7 +29,7 @@ TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
         std::vector<const char *> says;
     } bad[] = {
         { "int9",
-          { "\"int9\"", "none fp32 fp16 bf16 int8[:block=N][,hadamard]",
+          { "\"int9\"", "none fp32 fp16 bf16 int8[:block=N][,hadamard|,sr]",
             "N one of 16 32 64 128 256" } },
         { "int8 ", { "\"int8 \"", "allowed", "int8[:block=N]" } },
         { " int8", { "\" int8\"", "allowed" } },
@@ -38,7 +38,8 @@ TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
         { "int8:block=100", { "\"int8:block=100\"", "16 32 64 128 256" } },
         { "int8:block=0256", { "\"int8:block=0256\"", "16 32 64 128 256" } },
         { "int8:block=", { "\"int8:block=\"", "block=N" } },
-        { "int8:block=64,sr", { "\"int8:block=64,sr\"", "block=N" } },
+        { "int8:block=64,sr,sr", { "\"int8:block=64,sr,sr\"", "block=N" } },
+        { "int8,hadamard,sr", { "int8 takes block=N", ",hadamard or ,sr" } },
         { "int8:", { "\"int8:\"", "block=N" } },
         { "bf16:block=16", { "\"bf16:block=16\"", "bf16 takes no options" } },
         { "none,sr", { "\"none,sr\"", "none takes no options" } },

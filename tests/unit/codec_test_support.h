@@ -45,12 +45,12 @@ inline bool same_bits(const floats &a, const floats &b)
 /* A message in aligned memory that starts as rubbish, so that unwritten bytes show. */
 class Message {
   public:
-    Message(const dscomm_codec_t *codec, size_t n, int exponent = 0)
+    Message(const dscomm_codec_t *codec, size_t n, int exponent = 0, dsc_draw draw = {})
         : bytes_(codec->ops->message_bytes(codec, n) + 64, 0xa5)
     {
         const size_t skip = 16 - reinterpret_cast<uintptr_t>(bytes_.data()) % 16;
         used_ = codec->ops->message_bytes(codec, n);
-        msg_ = { bytes_.data() + skip, n, exponent };
+        msg_ = { bytes_.data() + skip, n, exponent, draw };
     }
     Message(const Message &) = delete;
     Message &operator=(const Message &) = delete;
@@ -131,13 +131,10 @@ inline floats wild(size_t n, unsigned seed)
 /* A vector of these is carried exactly: the largest code at a scale of 1. */
 inline float full_code(const dscomm_codec_t *codec)
 {
-    if (codec->inner != nullptr) /* equal values are one value and zeros when rotated */
-        return full_code(codec->inner);
-    if (codec->ops == dscomm_codec("int4")->ops)
-        return 7.0f;
-    if (codec->ops == dscomm_codec("fp8")->ops)
-        return 448.0f;
-    return codec->ops == dscomm_codec("fp8:e5m2")->ops ? 57344.0f : 127.0f;
+    const std::string spec = codec->spec;
+    const auto is = [&](const char *start) { return spec.rfind(start, 0) == 0; };
+
+    return is("int4") ? 7.0f : is("fp8:e5m2") ? 57344.0f : is("fp8") ? 448.0f : 127.0f;
 }
 
 #endif

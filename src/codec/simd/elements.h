@@ -167,12 +167,12 @@ size_t LEVEL(count_nonfinite)(const float *o, float a, size_t n)
 /* Short strides within vectors, then long ones between them. */
 static inline void rotate_group(vf v[GROUP_VECTORS])
 {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (size_t i = 0; i < GROUP_VECTORS; i++)
         v[i] = vf_butterflies(v[i]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (size_t stride = 1; stride < GROUP_VECTORS; stride *= 2) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (size_t i = 0; i < GROUP_VECTORS; i++) {
             const vf a = v[i], b = v[i | stride];
 
