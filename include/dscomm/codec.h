@@ -5,7 +5,7 @@
  *   fp32        unrounded float32 partial sums
  *   fp16 bf16   16-bit casts
  *   int8        8-bit integers with one float32 scale per block; int8:block=N
- *   int4        4-bit integers with one bfloat16 scale per block; int4:block=N
+ *   int4        4-bit integers with one bfloat16 scale per block; int4:block=N, int4:signed
  *   fp8         8-bit floats, E4M3, with one float32 scale per 256; fp8:e5m2 for E5M2
  * and ,sr after int8, int4 and their options: stochastic rounding, right on average, for calls
  * without a feedback object; dscomm_encode() alone draws the same numbers each time,

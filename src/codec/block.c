@@ -101,13 +101,8 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
 #define fp8_e4m3_stays_finite NULL
 #define fp8_e5m2_stays_finite NULL
 
-/* The functions of a format: its family, its layout, and the prefix of its primitives in kernels.h.
- */
-#define BLOCK_FAMILY(name, l, kernel)                                                             \
-    static size_t name##_message_bytes(const struct dsc_codec *codec, size_t n)                   \
-    {                                                                                             \
-        return block_message_bytes(l, codec, n);                                                  \
-    }                                                                                             \
+/* Functions of a format, from its layout and the prefix of its primitives in kernels.h. */
+#define BLOCK_ENCODERS(name, l, kernel)                                                           \
     static void name##_encode(const struct dsc_codec *codec, const struct dsc_msg *msg,           \
                               size_t first, size_t n, const float *x, float *decoded)             \
     {                                                                                             \
@@ -124,6 +119,26 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
                                                     scales_at(l, codec, msg, first), r_out, v, r, \
                                                     beta, flags, n, codec->block);                \
         pad_message(l, codec, msg, first + n);                                                    \
+    }
+
+/* The draw belongs to elements, so it moves with the span. */
+#define BLOCK_STOCHASTIC_ENCODER(name, l, kernel)                                             \
+    static void name##_encode(const struct dsc_codec *codec, const struct dsc_msg *msg,       \
+                              size_t first, size_t n, const float *x, float *decoded)         \
+    {                                                                                         \
+        struct dsc_draw draw = msg->draw;                                                     \
+                                                                                              \
+        draw.first += first;                                                                  \
+        dsc_kernels_get()->kernel##_encode_sr(codes_at(l, codec, msg, first),                 \
+                                              scales_at(l, codec, msg, first), decoded, x, n, \
+                                              codec->block, &draw);                           \
+        pad_message(l, codec, msg, first + n);                                                \
+    }
+
+#define BLOCK_DECODERS(name, l, kernel)                                                           \
+    static size_t name##_message_bytes(const struct dsc_codec *codec, size_t n)                   \
+    {                                                                                             \
+        return block_message_bytes(l, codec, n);                                                  \
     }                                                                                             \
     static void name##_decode(const struct dsc_codec *codec, const struct dsc_msg *msg,           \
                               size_t first, size_t n, float *dst, unsigned flags)                 \
@@ -137,46 +152,34 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
     {                                                                                             \
         dsc_kernels_get()->kernel##_decode_add(acc, codes_at(l, codec, msg, first),               \
                                                scales_at(l, codec, msg, first), n, codec->block); \
-    }                                                                                             \
-    static const struct dsc_codec_ops name##_ops = {                                              \
-        .message_bytes = name##_message_bytes,                                                    \
-        .encode = name##_encode,                                                                  \
-        .encode_feedback = name##_encode_feedback,                                                \
-        .decode = name##_decode,                                                                  \
-        .decode_add = name##_decode_add,                                                          \
-        .stays_finite = name##_stays_finite,                                                      \
+    }
+
+/* decoder: whose messages these are to a receiver. */
+#define BLOCK_OPS(name, decoder, feedback)           \
+    static const struct dsc_codec_ops name##_ops = { \
+        .message_bytes = decoder##_message_bytes,    \
+        .encode = name##_encode,                     \
+        .encode_feedback = feedback,                 \
+        .decode = decoder##_decode,                  \
+        .decode_add = decoder##_decode_add,          \
+        .stays_finite = decoder##_stays_finite,      \
     };
+
+#define BLOCK_FAMILY(name, l, kernel) \
+    BLOCK_ENCODERS(name, l, kernel)   \
+    BLOCK_DECODERS(name, l, kernel)   \
+    BLOCK_OPS(name, name, name##_encode_feedback)
 
 BLOCK_FAMILY(int8, wide, int8)
 BLOCK_FAMILY(int4, packed, int4)
 BLOCK_FAMILY(fp8_e4m3, wide, e4m3)
 BLOCK_FAMILY(fp8_e5m2, wide, e5m2)
-
-/* Messages of the family `base` that are only encoded in another way. */
-#define SAME_MESSAGES(base)                                         \
-    .message_bytes = base##_message_bytes, .decode = base##_decode, \
-    .decode_add = base##_decode_add, .stays_finite = base##_stays_finite
-
-#define BLOCK_STOCHASTIC(base, l)                                                           \
-    static void base##_sr_encode(const struct dsc_codec *codec, const struct dsc_msg *msg,  \
-                                 size_t first, size_t n, const float *x, float *decoded)    \
-    {                                                                                       \
-        struct dsc_draw draw = msg->draw;                                                   \
-                                                                                            \
-        draw.first += first;                                                                \
-        dsc_kernels_get()->base##_encode_sr(codes_at(l, codec, msg, first),                 \
-                                            scales_at(l, codec, msg, first), decoded, x, n, \
-                                            codec->block, &draw);                           \
-        pad_message(l, codec, msg, first + n);                                              \
-    }                                                                                       \
-    static const struct dsc_codec_ops base##_sr_ops = {                                     \
-        .encode = base##_sr_encode,                                                         \
-        .encode_feedback = dsc_codec_encode_feedback_steps,                                 \
-        SAME_MESSAGES(base),                                                                \
-    };
-
-BLOCK_STOCHASTIC(int8, wide)
-BLOCK_STOCHASTIC(int4, packed)
+BLOCK_STOCHASTIC_ENCODER(int8_sr, wide, int8)
+BLOCK_OPS(int8_sr, int8, dsc_codec_encode_feedback_steps)
+BLOCK_STOCHASTIC_ENCODER(int4_sr, packed, int4)
+BLOCK_OPS(int4_sr, int4, dsc_codec_encode_feedback_steps)
+BLOCK_ENCODERS(int4_signed, packed, int4s)
+BLOCK_OPS(int4_signed, int4, int4_signed_encode_feedback)
 
 /* ---- the families ---- */
 
@@ -227,6 +230,7 @@ static const struct dsc_codec int4_rows[] = {
     STOCHASTIC(int4, "int4:block=128", 128, 0.169),
     STOCHASTIC(int4, "int4:block=32", 32, 0.139),
     STOCHASTIC(int4, "int4:block=16", 16, 0.123),
+    ROW(int4_signed, "int4:signed", 64, 0.098),
 };
 
 static const struct dsc_codec fp8_rows[] = {
@@ -243,8 +247,11 @@ static const struct dsc_codec fp8_rows[] = {
 const struct dsc_family dsc_family_int8 = { "int8",       "[:block=N][,hadamard|,sr]",
                                             BLOCK_OPTION, ":block=256",
                                             int8_rows,    DSC_ARRAY_LEN(int8_rows) };
-const struct dsc_family dsc_family_int4 = { "int4",       "[:block=N][,hadamard|,sr]",
-                                            BLOCK_OPTION, ":block=64",
-                                            int4_rows,    DSC_ARRAY_LEN(int4_rows) };
+const struct dsc_family dsc_family_int4 = { "int4",
+                                            "[:block=N|:signed][,hadamard|,sr]",
+                                            BLOCK_OPTION "; or signed",
+                                            ":block=64",
+                                            int4_rows,
+                                            DSC_ARRAY_LEN(int4_rows) };
 const struct dsc_family dsc_family_fp8 = { "fp8",    "[:e5m2][,hadamard]",   FP8_OPTION, ":e4m3",
                                            fp8_rows, DSC_ARRAY_LEN(fp8_rows) };

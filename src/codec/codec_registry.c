@@ -46,6 +46,7 @@ static const char *const test_specs[] = {
     "int8:block=16,sr",
     "int4,sr",
     "int4:block=32,sr",
+    "int4:signed",
 };
 
 /* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */

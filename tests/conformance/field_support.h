@@ -36,10 +36,11 @@ inline bool starts(const std::string &spec, const char *with)
 
 inline float full_code_of(const std::string &spec)
 {
-    return starts(spec, "int4")       ? 7.0f
-           : starts(spec, "fp8:e5m2") ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
-           : starts(spec, "fp8")      ? 448.0f
-                                      : 127.0f;
+    return starts(spec, "int4:signed") ? 8.0f
+           : starts(spec, "int4")      ? 7.0f
+           : starts(spec, "fp8:e5m2")  ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
+           : starts(spec, "fp8")       ? 448.0f
+                                       : 127.0f;
 }
 
 inline float probe_code(const std::string &spec, size_t i)
@@ -55,6 +56,11 @@ inline float probe_code(const std::string &spec, size_t i)
     }
     if (i % 16 == 0)
         return full_code_of(spec);
+    if (starts(spec, "int4:signed")) { /* the scale is negative: codes from -8 to 7, and 0 is -0 */
+        const float code = (float)((i * 11) % 16) - 7.0f;
+
+        return code != 0.0f ? code : 1.0f;
+    }
     if (starts(spec, "int4"))
         return (float)((i * 11) % 15) - 7.0f;
     if (starts(spec, "fp8:e5m2"))

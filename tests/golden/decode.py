@@ -156,6 +156,8 @@ def decode_payload(codec, payload, n, exponent):
         return decode_rotated(inner, payload, n)
     if comma and option == 'sr':  # a receiver sees no difference
         codec = inner
+    if codec == 'int4:signed':  # nor here: the scale is negative, or it is not
+        codec = 'int4'
     if codec in FLOATS:
         return decode_fp8(payload, n, FLOATS[codec])
     match = re.fullmatch(r'(int8|int4)(?::block=(16|32|64|128|256))?', codec)

@@ -65,6 +65,8 @@ SMALL_CODES = {
     'int4,hadamard': ('generated', 'small integers', 'at 2^-100', 'largest', 'nan'),
     'fp8,hadamard': ('generated', 'inf'),
     'int8,sr': ('generated', 'ties', 'nan'),  # drawn with seed, call, rank and first index 0
+    'int4:signed': ('generated', 'small integers', 'minus zero', 'special', 'at 2^-100', 'largest',
+                    'inf', 'ties'),
     'int4,sr': ('generated', 'ties', 'at 2^-100'),
 }
 LONG = ('int8', 'int8:block=16', 'int8:block=128')  # where more than one block is worth its bytes

@@ -206,6 +206,16 @@ def rotations():
     yield Case(L34, 'none;int4,hadamard', inject='0:0:1:7f7fffff,1:1:2:ff7fffff', calls=2)
 
 
+def signed():
+    """int4:signed, where a negative scale or a code -8 could go astray."""
+    c = 'int4:signed'
+    yield Case(L4, c)
+    yield Case(L34, c, 'avg', 'bf16', calls=2)
+    yield Case(L3, c, algo='oneshot', inject=NEWS)
+    yield Case(L3, c, 'max', feedback=0, calls=2)
+    yield Case(L3, c, count=65, shadow=0, inject='0:0:1:7f7fffff,1:1:2:ff7fffff')
+
+
 def draws():
     """,sr: each element, call and rank has numbers of its own, wherever pieces and chunks are cut."""
     for c in ('int8,sr', 'int4,sr'):
@@ -222,7 +232,7 @@ def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes, small_codes, rotations, draws):
+                   chunk_sizes, small_codes, rotations, draws, signed):
         for case in family():
             if case not in seen:
                 seen.add(case)

@@ -139,6 +139,8 @@ class BlockInt4(Format):
     the receiver multiplies with.
     """
 
+    least = -7
+
     def __init__(self, block=64):
         self.unit = block
 
@@ -150,14 +152,17 @@ class BlockInt4(Format):
         rows = in_blocks(y, self.unit)
         top = largest_bits(rows)
         poison, empty = top >= EXPONENT, top < SMALLEST
-        scale = (bits_of(floats_of(top) / F32(7)) + U32(0xffff)) >> U32(16)
+        scale = (bits_of(self.unrounded_scale(rows)) + U32(0xffff)) >> U32(16)
         inverse = F32(1) / floats_of(scale << U32(16))
         usable = np.where((poison | empty)[:, None], F32(0), rows)
         products = usable * np.where(poison | empty, F32(0), inverse).astype(F32)[:, None]
         return np.where(poison, 0x7fc0, np.where(empty, 0, scale)), products
 
+    def unrounded_scale(self, rows):
+        return floats_of(largest_bits(rows)) / F32(7)
+
     def with_codes(self, scale, steps, n):
-        codes = np.clip(steps, -7, 7).astype(np.int64).reshape(-1)[:n] % 16
+        codes = np.clip(steps, self.least, 7).astype(np.int64).reshape(-1)[:n] % 16
         pairs = np.append(codes, [0] * (n % 2)).reshape(-1, 2)
         return [scale, pairs[:, 0] + 16 * pairs[:, 1]]
 
@@ -209,6 +214,18 @@ class StochasticInt8(Stochastic, BlockInt8):
 
 class StochasticInt4(Stochastic, BlockInt4):
     """As int4 to the receiver."""
+
+
+class SignedInt4(BlockInt4):
+    """All 16 codes: the element of largest magnitude is -8, whatever its sign, by a signed scale."""
+
+    least = -8
+
+    def unrounded_scale(self, rows):
+        amax = floats_of(largest_bits(rows))
+        # Of equal ones a positive one decides.
+        is_positive = (rows == amax[:, None]).any(axis=1)
+        return np.where(is_positive, -amax, amax) / F32(8)
 
 
 class SmallFloat:
@@ -336,7 +353,7 @@ FAMILIES = {
     'fp16': _no_options(lambda: Cast(FP16, scaled=True)),
     'bf16': _no_options(lambda: Cast(BF16)),
     'int8': _blocks(BlockInt8),
-    'int4': _blocks(BlockInt4),
+    'int4': lambda options: SignedInt4() if options == 'signed' else _blocks(BlockInt4)(options),
     'fp8': _float8,
 }
 
@@ -354,7 +371,7 @@ def parse(spec, data_type='fp32'):
         name, _, options = spec.partition(':')
         if wrapper == 'sr' and name in DRAWING:
             return DRAWING[name](options)
-        if wrapper != 'hadamard' or name not in ROTATING:
+        if wrapper != 'hadamard' or name not in ROTATING or options == 'signed':
             raise ValueError('%s takes no option "%s"' % (spec, wrapper))
         return Hadamard(parse(spec))
     name, colon, options = spec.partition(':')

@@ -134,7 +134,11 @@ inline float full_code(const dscomm_codec_t *codec)
     const std::string spec = codec->spec;
     const auto is = [&](const char *start) { return spec.rfind(start, 0) == 0; };
 
-    return is("int4") ? 7.0f : is("fp8:e5m2") ? 57344.0f : is("fp8") ? 448.0f : 127.0f;
+    return is("int4:signed") ? 8.0f
+           : is("int4")      ? 7.0f
+           : is("fp8:e5m2")  ? 57344.0f
+           : is("fp8")       ? 448.0f
+                             : 127.0f;
 }
 
 #endif
