@@ -85,14 +85,14 @@ static void each_chunk(const struct work *w,
 
 static void encode_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
 
     w->codec->ops->encode(w->codec, &msg, 0, n, w->v + at, NULL);
 }
 
 static void encode_feedback_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
 
     w->codec->ops->encode_feedback(w->codec, &msg, 0, n, w->v + at, w->r + at, 1.0f, w->r_out + at,
                                    w->flags);
@@ -100,14 +100,14 @@ static void encode_feedback_chunk(const struct work *w, size_t at, size_t n)
 
 static void decode_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
 
     w->codec->ops->decode(w->codec, &msg, 0, n, w->r_out + at, w->flags);
 }
 
 static void decode_add_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
 
     w->codec->ops->decode_add(w->codec, &msg, 0, n, w->r_out + at);
 }
