@@ -28,9 +28,11 @@ struct codec_row {
 };
 
 static const struct codec_row codecs[] = {
-    { "none", PROBE_SMALL, 0.0 },  { "fp32", PROBE_SMALL, 1e-6 },   { "fp16", PROBE_SMALL, 0.01 },
-    { "bf16", PROBE_SMALL, 0.02 }, { "int8", PROBE_INT8, 0.05 },    { "int4", PROBE_INT4, 0.6 },
-    { "fp8", PROBE_E4M3, 0.15 },   { "fp8:e5m2", PROBE_E5M2, 0.3 },
+    { "none", PROBE_SMALL, 0.0 },       { "fp32", PROBE_SMALL, 1e-6 },
+    { "fp16", PROBE_SMALL, 0.01 },      { "bf16", PROBE_SMALL, 0.02 },
+    { "int8", PROBE_INT8, 0.05 },       { "int4", PROBE_INT4, 0.6 },
+    { "fp8", PROBE_E4M3, 0.15 },        { "fp8:e5m2", PROBE_E5M2, 0.3 },
+    { "int4:signed", PROBE_NONE, 0.6 }, /* codes from -8 on: other values than int4's are exact */
 };
 /* A codec this file does not know may at most lose as much as there is. */
 static const struct codec_row unknown_codec = { "", PROBE_NONE, 1.0 };
