@@ -44,7 +44,7 @@ static const struct {
 /* What calls send at most in a message, about. */
 #define CHUNK_ELEMS 65536
 /* The largest message of n elements: 16-element blocks have 5 bytes for 4 elements, fp32 has 16. */
-#define MESSAGE_MAX(n) ((n) * sizeof(float) + 16)
+#define MESSAGE_MAX(n) ((n) * sizeof(float) + 64) /* a group of 32 may be sent for one */
 
 struct options {
     size_t bytes; /* 0: default_sizes */
@@ -85,14 +85,14 @@ static void each_chunk(const struct work *w,
 
 static void encode_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
 
     w->codec->ops->encode(w->codec, &msg, 0, n, w->v + at, NULL);
 }
 
 static void encode_feedback_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
 
     w->codec->ops->encode_feedback(w->codec, &msg, 0, n, w->v + at, w->r + at, 1.0f, w->r_out + at,
                                    w->flags);
@@ -100,14 +100,14 @@ static void encode_feedback_chunk(const struct work *w, size_t at, size_t n)
 
 static void decode_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
 
     w->codec->ops->decode(w->codec, &msg, 0, n, w->r_out + at, w->flags);
 }
 
 static void decode_add_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { w->msg.bytes, n, 0 };
+    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
 
     w->codec->ops->decode_add(w->codec, &msg, 0, n, w->r_out + at);
 }
@@ -195,7 +195,8 @@ static bool work_init(struct work *w, const struct perf_source *source, size_t n
     w->v = dsc_calloc(DSC_MEM_CODEC, 1, wide);
     w->r = dsc_calloc(DSC_MEM_CODEC, 1, wide);
     w->r_out = dsc_calloc(DSC_MEM_CODEC, 1, wide);
-    w->msg = (struct dsc_msg){ dsc_calloc(DSC_MEM_CODEC, 1, MESSAGE_MAX(chunk)), chunk, 0 };
+    w->msg =
+        (struct dsc_msg){ .bytes = dsc_calloc(DSC_MEM_CODEC, 1, MESSAGE_MAX(chunk)), .n = chunk };
     if (w->v == NULL || w->r == NULL || w->r_out == NULL || w->msg.bytes == NULL)
         return false;
     perf_repeat(w->v, n, source->values, source->n_sets * source->n_elems, sizeof(float));
@@ -227,7 +228,7 @@ static void print_row(const struct work *w, const char *level, int rounds)
     struct figures f;
 
     measure(w, rounds, &f);
-    (void)printf("%-15s %-6s %10zu %6.2f", w->codec->spec, level, bytes,
+    (void)printf("%-23s %-6s %10zu %6.2f", w->codec->spec, level, bytes,
                  (double)bytes / (double)wire_bytes);
     for (size_t s = 0; s < N_STEPS - 1; s++)
         (void)printf(" %7.1f %5.2f", f.gbps[s], f.to_memcpy[s]);
@@ -240,7 +241,7 @@ static void print_head(const char *name, size_t bytes)
     (void)printf("# %s%sarrays of %zu KiB, working set up to %zu KiB: v, r, r_out, message%s\n",
                  name, name[0] != '\0' ? ": " : "", bytes >> 10, 4 * bytes >> 10,
                  bytes >= DSC_STREAM_BYTES ? "; r_out streamed" : "");
-    (void)printf("# %-13s %-6s %10s %6s %7s %5s %7s %5s %7s %5s %7s %5s %7s\n", "codec", "level",
+    (void)printf("# %-21s %-6s %10s %6s %7s %5s %7s %5s %7s %5s %7s %5s %7s\n", "codec", "level",
                  "bytes", "ratio", "encode", "x", "enc+fb", "x", "decode", "x", "dec+add", "x",
                  "memcpy");
 }

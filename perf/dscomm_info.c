@@ -139,12 +139,12 @@ static void print_codecs(void)
     const char *const *const specs = dsc_codec_test_specs(&n);
     const size_t elems = 65536;
 
-    printf("codecs\n  %-16s %10s  %s\n", "spec", "bits/elem", "nominal relative error of one call");
+    printf("codecs\n  %-24s %10s  %s\n", "spec", "bits/elem", "nominal relative error of one call");
     for (size_t i = 0; i < n; i++) {
         const struct dsc_codec *const codec = dscomm_codec(specs[i]);
 
         if (codec != NULL)
-            printf("  %-16s %10.3f  %g\n", dscomm_codec_spec(codec),
+            printf("  %-24s %10.3f  %g\n", dscomm_codec_spec(codec),
                    8.0 * (double)dscomm_codec_bound(codec, elems) / (double)elems, codec->e0);
     }
 }

@@ -43,6 +43,7 @@ static const struct codec_row codecs[] = {
      * found by the probe.
      */
     { "topk", PROBE_SPARSE, 3.0 },
+    { "int4:signed", PROBE_NONE, 0.6 }, /* codes from -8 on: other values than int4's are exact */
 };
 /* A codec this file does not know may at most lose as much as there is. */
 static const struct codec_row unknown_codec = { "", PROBE_NONE, 1.0 };
@@ -162,7 +163,9 @@ dscomm_status_t perf_check_probe(const struct perf_rank *pr, const struct perf_r
     uint8_t *const send = in_place ? pr->recv : pr->send;
     struct probe probe;
 
-    if (!sends_probe(row->codec, kind))
+    /* Options such as ,hadamard: what they make of the probe's values is not exact. */
+    if (kind == PROBE_NONE || !sends_probe(row->codec, kind) ||
+        (kind != PROBE_SPARSE && strchr(dscomm_codec_spec(row->codec), ',') != NULL))
         return DSCOMM_OK;
     make_probe(&probe, kind, row, pr->n_ranks);
     perf_repeat(send, row->count, probe.values, probe.period, perf_dtype_bytes(row->dtype));

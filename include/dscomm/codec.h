@@ -5,8 +5,12 @@
  *   fp32        unrounded float32 partial sums
  *   fp16 bf16   16-bit casts
  *   int8        8-bit integers with one float32 scale per block; int8:block=N
- *   int4        4-bit integers with one bfloat16 scale per block; int4:block=N
+ *   int4        4-bit integers with one bfloat16 scale per block; int4:block=N, int4:signed
  *   fp8         8-bit floats, E4M3, with one float32 scale per 256; fp8:e5m2 for E5M2
+ * and ,sr after int8, int4 and their options: stochastic rounding, right on average, for calls
+ * without a feedback object; dscomm_encode() alone draws the same numbers each time,
+ * and with ,hadamard after int8, int4 or fp8 and their options: values are rotated in groups of 32
+ * before, which helps where one element in a hundred is ten times the others.
  * N is one of 16 32 64 128 256: elements of a block, by default 256 for int8 and 64 for int4.
  *   topk:RATIO  of each 65536 elements the largest in size, a share above 0 and at most 1
  *   topk:k=N    or N of them, N from 1 to 65536; for sums and averages alone

@@ -80,11 +80,12 @@ typedef struct {
     const char *transport; /* "auto", "loopback", "shm", "tcp"; NULL: DSCOMM_TRANSPORT */
     const char *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM */
     int preserve_input;    /* 1: an in-place call that fails restores its input; costs a copy */
+    unsigned seed;         /* of stochastic rounding, equal on all ranks; 0: DSCOMM_SEED */
 } dscomm_comm_config_t;
 
-#define DSCOMM_COMM_CONFIG_INIT                              \
-    {                                                        \
-        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0 \
+#define DSCOMM_COMM_CONFIG_INIT                                 \
+    {                                                           \
+        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0, 0 \
     }
 
 /**
@@ -187,7 +188,8 @@ DSCOMM_API dscomm_status_t dscomm_stream_query(dscomm_stream_t *stream);
  * @param recv     [count] elements of dtype. Undefined if the call fails.
  * @param count    Elements; any, also 0 and beyond 2^31.
  * @param codec    From dscomm_codec_parse(); NULL means "none".
- * @param feedback Of the same count, used by one call at a time; NULL for none. Not with MAX, MIN.
+ * @param feedback Of the same count, used by one call at a time; NULL for none. Not with MAX, MIN,
+ *                 nor with a codec that rounds stochastically (",sr").
  * @param stream   NULL: blocking call. Else the call is queued, send, recv and feedback stay the
  *                 call's until the stream is synchronized.
  *

@@ -101,13 +101,8 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
 #define fp8_e4m3_stays_finite NULL
 #define fp8_e5m2_stays_finite NULL
 
-/* The functions of a format: its family, its layout, and the prefix of its primitives in kernels.h.
- */
-#define BLOCK_FAMILY(name, text, l, kernel)                                                       \
-    static size_t name##_message_bytes(const struct dsc_codec *codec, size_t n)                   \
-    {                                                                                             \
-        return block_message_bytes(l, codec, n);                                                  \
-    }                                                                                             \
+/* Functions of a format, from its layout and the prefix of its primitives in kernels.h. */
+#define BLOCK_ENCODERS(name, l, kernel)                                                           \
     static void name##_encode(const struct dsc_codec *codec, const struct dsc_msg *msg,           \
                               size_t first, size_t n, const float *x, float *decoded)             \
     {                                                                                             \
@@ -124,6 +119,26 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
                                                     scales_at(l, codec, msg, first), r_out, v, r, \
                                                     beta, flags, n, codec->block);                \
         pad_message(l, codec, msg, first + n);                                                    \
+    }
+
+/* The draw belongs to elements, so it moves with the span. */
+#define BLOCK_STOCHASTIC_ENCODER(name, l, kernel)                                             \
+    static void name##_encode(const struct dsc_codec *codec, const struct dsc_msg *msg,       \
+                              size_t first, size_t n, const float *x, float *decoded)         \
+    {                                                                                         \
+        struct dsc_draw draw = msg->draw;                                                     \
+                                                                                              \
+        draw.first += first;                                                                  \
+        dsc_kernels_get()->kernel##_encode_sr(codes_at(l, codec, msg, first),                 \
+                                              scales_at(l, codec, msg, first), decoded, x, n, \
+                                              codec->block, &draw);                           \
+        pad_message(l, codec, msg, first + n);                                                \
+    }
+
+#define BLOCK_DECODERS(name, l, kernel)                                                           \
+    static size_t name##_message_bytes(const struct dsc_codec *codec, size_t n)                   \
+    {                                                                                             \
+        return block_message_bytes(l, codec, n);                                                  \
     }                                                                                             \
     static void name##_decode(const struct dsc_codec *codec, const struct dsc_msg *msg,           \
                               size_t first, size_t n, float *dst, unsigned flags)                 \
@@ -137,21 +152,34 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
     {                                                                                             \
         dsc_kernels_get()->kernel##_decode_add(acc, codes_at(l, codec, msg, first),               \
                                                scales_at(l, codec, msg, first), n, codec->block); \
-    }                                                                                             \
-    static const struct dsc_codec_ops name##_ops = {                                              \
-        .family = text,                                                                           \
-        .message_bytes = name##_message_bytes,                                                    \
-        .encode = name##_encode,                                                                  \
-        .encode_feedback = name##_encode_feedback,                                                \
-        .decode = name##_decode,                                                                  \
-        .decode_add = name##_decode_add,                                                          \
-        .stays_finite = name##_stays_finite,                                                      \
+    }
+
+/* decoder: whose messages these are to a receiver. */
+#define BLOCK_OPS(name, decoder, feedback)           \
+    static const struct dsc_codec_ops name##_ops = { \
+        .message_bytes = decoder##_message_bytes,    \
+        .encode = name##_encode,                     \
+        .encode_feedback = feedback,                 \
+        .decode = decoder##_decode,                  \
+        .decode_add = decoder##_decode_add,          \
+        .stays_finite = decoder##_stays_finite,      \
     };
 
-BLOCK_FAMILY(int8, "int8", wide, int8)
-BLOCK_FAMILY(int4, "int4", packed, int4)
-BLOCK_FAMILY(fp8_e4m3, "fp8", wide, e4m3)
-BLOCK_FAMILY(fp8_e5m2, "fp8", wide, e5m2)
+#define BLOCK_FAMILY(name, l, kernel) \
+    BLOCK_ENCODERS(name, l, kernel)   \
+    BLOCK_DECODERS(name, l, kernel)   \
+    BLOCK_OPS(name, name, name##_encode_feedback)
+
+BLOCK_FAMILY(int8, wide, int8)
+BLOCK_FAMILY(int4, packed, int4)
+BLOCK_FAMILY(fp8_e4m3, wide, e4m3)
+BLOCK_FAMILY(fp8_e5m2, wide, e5m2)
+BLOCK_STOCHASTIC_ENCODER(int8_sr, wide, int8)
+BLOCK_OPS(int8_sr, int8, dsc_codec_encode_feedback_steps)
+BLOCK_STOCHASTIC_ENCODER(int4_sr, packed, int4)
+BLOCK_OPS(int4_sr, int4, dsc_codec_encode_feedback_steps)
+BLOCK_ENCODERS(int4_signed, packed, int4s)
+BLOCK_OPS(int4_signed, int4, int4_signed_encode_feedback)
 
 /* ---- the families ---- */
 
@@ -160,11 +188,30 @@ BLOCK_FAMILY(fp8_e5m2, "fp8", wide, e5m2)
         .ops = &format##_ops, .spec = (text), .block = (elems), .tile_align = (elems), \
         .e0 = (error)                                                                  \
     }
+#define STOCHASTIC(format, text, elems, error)                                                \
+    {                                                                                         \
+        .ops = &format##_sr_ops, .spec = text ",sr", .block = (elems), .tile_align = (elems), \
+        .stochastic = true, .e0 = (error)                                                     \
+    }
+#define HADAMARD(base, text, elems, error) DSC_HADAMARD_ROW(base, text, elems, elems, error)
 
+/* clang-format off */
 static const struct dsc_codec int8_rows[] = {
-    ROW(int8, "int8", 256, 0.0075),         ROW(int8, "int8:block=128", 128, 0.0075),
-    ROW(int8, "int8:block=64", 64, 0.0075), ROW(int8, "int8:block=32", 32, 0.0075),
+    ROW(int8, "int8", 256, 0.0075),
+    ROW(int8, "int8:block=128", 128, 0.0075),
+    ROW(int8, "int8:block=64", 64, 0.0075),
+    ROW(int8, "int8:block=32", 32, 0.0075),
     ROW(int8, "int8:block=16", 16, 0.0075),
+    HADAMARD(&int8_rows[0], "int8", 256, 0.0075),
+    HADAMARD(&int8_rows[1], "int8:block=128", 128, 0.0075),
+    HADAMARD(&int8_rows[2], "int8:block=64", 64, 0.0075),
+    HADAMARD(&int8_rows[3], "int8:block=32", 32, 0.0075),
+    HADAMARD(&int8_rows[4], "int8:block=16", 16, 0.0075),
+    STOCHASTIC(int8, "int8", 256, 0.0106),
+    STOCHASTIC(int8, "int8:block=128", 128, 0.0106),
+    STOCHASTIC(int8, "int8:block=64", 64, 0.0106),
+    STOCHASTIC(int8, "int8:block=32", 32, 0.0106),
+    STOCHASTIC(int8, "int8:block=16", 16, 0.0106),
 };
 
 static const struct dsc_codec int4_rows[] = {
@@ -173,18 +220,33 @@ static const struct dsc_codec int4_rows[] = {
     ROW(int4, "int4:block=128", 128, 0.118),
     ROW(int4, "int4:block=32", 32, 0.097),
     ROW(int4, "int4:block=16", 16, 0.086),
+    HADAMARD(&int4_rows[0], "int4", 64, 0.11),
+    HADAMARD(&int4_rows[1], "int4:block=256", 256, 0.13),
+    HADAMARD(&int4_rows[2], "int4:block=128", 128, 0.118),
+    HADAMARD(&int4_rows[3], "int4:block=32", 32, 0.097),
+    HADAMARD(&int4_rows[4], "int4:block=16", 16, 0.086),
+    STOCHASTIC(int4, "int4", 64, 0.155),
+    STOCHASTIC(int4, "int4:block=256", 256, 0.184),
+    STOCHASTIC(int4, "int4:block=128", 128, 0.169),
+    STOCHASTIC(int4, "int4:block=32", 32, 0.139),
+    STOCHASTIC(int4, "int4:block=16", 16, 0.123),
+    ROW(int4_signed, "int4:signed", 64, 0.098),
 };
 
 static const struct dsc_codec fp8_rows[] = {
     ROW(fp8_e4m3, "fp8", 256, 0.026),
     ROW(fp8_e5m2, "fp8:e5m2", 256, 0.052),
+    HADAMARD(&fp8_rows[0], "fp8", 256, 0.026),
+    HADAMARD(&fp8_rows[1], "fp8:e5m2", 256, 0.052),
 };
+/* clang-format on */
 
-#define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES
+#define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES ", then ,hadamard or ,sr"
+#define FP8_OPTION "e4m3, the default, or e5m2, then ,hadamard"
 
 const struct dsc_family dsc_family_int8 = {
     .name = "int8",
-    .form = "[:block=N]",
+    .form = "[:block=N][,hadamard|,sr]",
     .options = BLOCK_OPTION,
     .default_option = ":block=256",
     .rows = int8_rows,
@@ -193,8 +255,8 @@ const struct dsc_family dsc_family_int8 = {
 
 const struct dsc_family dsc_family_int4 = {
     .name = "int4",
-    .form = "[:block=N]",
-    .options = BLOCK_OPTION,
+    .form = "[:block=N|:signed][,hadamard|,sr]",
+    .options = BLOCK_OPTION "; or signed",
     .default_option = ":block=64",
     .rows = int4_rows,
     .n_rows = DSC_ARRAY_LEN(int4_rows),
@@ -202,8 +264,8 @@ const struct dsc_family dsc_family_int4 = {
 
 const struct dsc_family dsc_family_fp8 = {
     .name = "fp8",
-    .form = "[:e5m2]",
-    .options = "e4m3, the default, or e5m2",
+    .form = "[:e5m2][,hadamard]",
+    .options = FP8_OPTION,
     .default_option = ":e4m3",
     .rows = fp8_rows,
     .n_rows = DSC_ARRAY_LEN(fp8_rows),

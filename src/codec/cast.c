@@ -143,7 +143,6 @@ CAST_TYPE(bf16, half_at, HALF_BYTES)
 /* The one codec of a family: its table and its row. */
 #define CAST_FAMILY(family_name, type, none, exact, error)  \
     static const struct dsc_codec_ops family_name##_ops = { \
-        .family = #family_name,                             \
         .message_bytes = type##_message_bytes,              \
         .encode = type##_encode_span,                       \
         .encode_feedback = type##_encode_feedback,          \

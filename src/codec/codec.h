@@ -19,9 +19,10 @@
 
 /* One message and what both ends know about it without asking. */
 struct dsc_msg {
-    uint8_t *bytes; /* 16-byte aligned */
-    size_t n;       /* elements of the whole message */
-    int exponent;   /* E: fp16 carries x * 2^-E; ceil(log2(ranks summed in x)) */
+    uint8_t *bytes;       /* 16-byte aligned */
+    size_t n;             /* elements of the whole message */
+    int exponent;         /* E: fp16 carries x * 2^-E; ceil(log2(ranks summed in x)) */
+    struct dsc_draw draw; /* for encoding stochastically; first: index of the message's element 0 */
 };
 
 /*
@@ -29,8 +30,6 @@ struct dsc_msg {
  * No function allocates. `msg` bytes of a peer are untrusted; their size was checked.
  */
 struct dsc_codec_ops {
-    const char *family; /* first word of the spec */
-
     /* Bytes of a message of n elements, a multiple of 16. */
     size_t (*message_bytes)(const struct dsc_codec *codec, size_t n);
 
@@ -71,22 +70,41 @@ struct dsc_codec_ops {
  */
 void dsc_codec_pad(uint8_t *part, size_t used_bytes);
 
+/* encode_feedback of codecs that have no primitive for it: by `encode`. */
+void dsc_codec_encode_feedback_steps(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                                     size_t first, size_t n, const float *v, const float *r,
+                                     float beta, float *r_out, unsigned flags);
+
 /* A parsed spec. */
 struct dsc_codec {
     const struct dsc_codec_ops *ops;
     char spec[64];       /* canonical text */
-    uint32_t block;      /* elements per scale; 1 for casts */
+    uint32_t block;      /* elements that one NaN takes with it; 1 for casts */
     bool is_none;        /* takes the data type's cast: see dsc_codec_resolve() */
     bool lossless;       /* decode(encode(x)) == x for every finite x */
+    bool stochastic;     /* codes depend on the message's draw; not for use with feedback */
     uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
     double e0;           /* nominal relative L2 error of one encode */
     bool sums_only;      /* no max or min: what is not sent is 0 */
 
     /* Top-k alone: the codec of the values, and how many of a segment are kept. */
     const struct dsc_codec *values;
-    uint32_t kept_count; /* at most so many; 0: by ratio */
-    uint32_t kept_ppb;   /* billionths of the segment, rounded up */
+    uint32_t kept_count;           /* at most so many; 0: by ratio */
+    uint32_t kept_ppb;             /* billionths of the segment, rounded up */
+    const struct dsc_codec *inner; /* with ,hadamard: who encodes the rotated values; else NULL */
 };
+
+/* hadamard.c: of every row with an inner codec, whose spans are at most a tile. */
+extern const struct dsc_codec_ops dsc_hadamard_ops;
+
+/* The row of spec "TEXT,hadamard" that goes with the row `base`: *base, e0 on ordinary data. */
+#define DSC_HADAMARD_ROW(base, text, elems, align, error)                                         \
+    {                                                                                             \
+        .ops = &dsc_hadamard_ops, .spec = text ",hadamard",                                       \
+        .block = (elems) > DSC_HADAMARD_GROUP ? (elems) : DSC_HADAMARD_GROUP,                     \
+        .tile_align = (align) > DSC_HADAMARD_GROUP ? (align) : DSC_HADAMARD_GROUP, .e0 = (error), \
+        .inner = (base)                                                                           \
+    }
 
 /*
  * A family: all specs with one first word. Each is in the file of its wire format and in the list

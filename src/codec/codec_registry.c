@@ -19,12 +19,36 @@ static const struct dsc_family *const families[] = {
 
 /* New ones go to the end: files of tests/fuzz/corpus hold indices. */
 static const char *const test_specs[] = {
-    "none",           "fp32",           "fp16",
-    "bf16",           "int8",           "int8:block=16",
-    "int8:block=64",  "int8:block=128", "int8:block=32",
-    "int4",           "int4:block=16",  "int4:block=32",
-    "int4:block=128", "int4:block=256", "fp8",
-    "fp8:e5m2",       "topk:0.01",      "topk:0.001,int8",
+    "none",
+    "fp32",
+    "fp16",
+    "bf16",
+    "int8",
+    "int8:block=16",
+    "int8:block=64",
+    "int8:block=128",
+    "int8:block=32",
+    "int4",
+    "int4:block=16",
+    "int4:block=32",
+    "int4:block=128",
+    "int4:block=256",
+    "fp8",
+    "fp8:e5m2",
+    "int8,hadamard",
+    "int8:block=16,hadamard",
+    "int4,hadamard",
+    "int4:block=16,hadamard",
+    "int4:block=256,hadamard",
+    "fp8,hadamard",
+    "fp8:e5m2,hadamard",
+    "int8,sr",
+    "int8:block=16,sr",
+    "int4,sr",
+    "int4:block=32,sr",
+    "int4:signed",
+    "topk:0.01",
+    "topk:0.001,int8",
     "topk:k=700,fp8",
 };
 
@@ -40,11 +64,23 @@ static const struct dsc_family *find_family(const char *spec, size_t name_len)
     return NULL;
 }
 
-static const struct dsc_codec *find_codec(const struct dsc_family *family, const char *spec,
-                                          const char *options)
+/* The spec without a default that is spelled out: int8:block=256,hadamard is int8,hadamard. */
+static void leave_out_default(const struct dsc_family *family, const char *options, char *dst,
+                              size_t dst_bytes)
 {
-    if (family->default_option != NULL && strcmp(options, family->default_option) == 0)
-        return &family->rows[0];
+    const char *const given = family->default_option;
+    const size_t len = given != NULL ? strlen(given) : 0;
+    const bool is_given =
+        given != NULL && strncmp(options, given, len) == 0 && strchr(",", options[len]) != NULL;
+
+    (void)snprintf(dst, dst_bytes, "%s%s", family->name, is_given ? options + len : options);
+}
+
+static const struct dsc_codec *find_codec(const struct dsc_family *family, const char *options)
+{
+    char spec[sizeof(family->rows->spec) + 1]; /* a longer one is cut and still equals no row */
+
+    leave_out_default(family, options, spec, sizeof(spec));
     for (size_t i = 0; i < family->n_rows; i++) {
         if (strcmp(spec, family->rows[i].spec) == 0)
             return &family->rows[i];
@@ -139,7 +175,7 @@ dscomm_status_t dscomm_codec_parse(const char *spec, const dscomm_codec_t **code
     if (family->parse != NULL)
         return make_codec(family, spec, spec + name_len, codec_out);
 
-    const struct dsc_codec *const codec = find_codec(family, spec, spec + name_len);
+    const struct dsc_codec *const codec = find_codec(family, spec + name_len);
 
     if (codec == NULL)
         return fail_options(family, spec, family->options);

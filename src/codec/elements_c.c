@@ -267,3 +267,42 @@ void dsc_bf16_decode_add_c(float *acc, const void *q, int exponent, size_t n)
     for (size_t i = 0; i < n; i++)
         acc[i] = acc[i] + bf16_to_f32(in[i]);
 }
+
+/* ---- Hadamard rotation ---- */
+
+static void rotate_group(float *x)
+{
+    for (size_t stride = 1; stride < DSC_HADAMARD_GROUP; stride *= 2) {
+        for (size_t i = 0; i < DSC_HADAMARD_GROUP; i++) {
+            const float a = x[i], b = x[i | stride];
+
+            if ((i & stride) != 0) /* the upper one of a pair: done with the lower */
+                continue;
+            x[i] = a + b;
+            x[i | stride] = a - b;
+        }
+    }
+}
+
+void dsc_hadamard_rotate_c(float *rotated, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += DSC_HADAMARD_GROUP) {
+        const size_t len = dsc_min_size(DSC_HADAMARD_GROUP, n - i);
+
+        for (size_t j = 0; j < DSC_HADAMARD_GROUP; j++)
+            rotated[i + j] = j < len ? x[i + j] : 0.0f;
+        rotate_group(rotated + i);
+    }
+}
+
+void dsc_hadamard_restore_c(float *x, const float *rotated, size_t n)
+{
+    float group[DSC_HADAMARD_GROUP];
+
+    for (size_t i = 0; i < n; i += DSC_HADAMARD_GROUP) {
+        memcpy(group, rotated + i, sizeof(group));
+        rotate_group(group);
+        for (size_t j = 0; j < dsc_min_size(DSC_HADAMARD_GROUP, n - i); j++)
+            x[i + j] = canonical(group[j] * 0x1p-5f);
+    }
+}

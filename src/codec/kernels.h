@@ -48,6 +48,15 @@ typedef size_t dsc_count_minus_zero_fn(const float *x, size_t n);
 typedef size_t dsc_at_least_fn(uint8_t *mask, const float *v, const float *r, float beta,
                                uint32_t limit, size_t n);
 
+/*
+ * ---- Hadamard rotation of groups of 32: butterflies (a+b, a-b) of stride 1, 2, 4, 8, 16 ----
+ * The last group is padded with +0: `rotated` has round_up(n, 32) elements.
+ */
+#define DSC_HADAMARD_GROUP 32
+typedef void dsc_hadamard_rotate_fn(float *rotated, const float *x, size_t n);
+/* The same times 2^-5, NaN canonical; x may be rotated. */
+typedef void dsc_hadamard_restore_fn(float *x, const float *rotated, size_t n);
+
 /* ---- flags ---- */
 #define DSC_KEEP_OLD 1u /* encode_feedback: where D is not finite, r_out = r */
 #define DSC_STREAM 2u   /* r_out, or D, is not read soon: it may be written past the caches */
@@ -69,13 +78,16 @@ typedef void dsc_cast_decode_add_fn(float *acc, const void *q, int exponent, siz
  *          code            scale                           inv
  *   int8   int8            float32   amax / 127            127 / amax
  *   int4   two in a byte   bfloat16  amax / 7, rounded up  1 / scale
+ *   int4s  two in a byte   bfloat16  see below             1 / scale
  *   e4m3   uint8           float32   amax / 448            448 / amax
  *   e5m2   uint8           float32   amax / 57344          57344 / amax
  *
  * amax < 2^-100: scale 0, codes 0. amax not finite: scale NaN (0x7fc00000, 0x7fc0), codes 0:
  * poison. Else code = x*inv rounded to the nearest code, ties to even; D = value of the code *
  * scale. int4 has element 2i in the low half of a byte; the unused half of the last byte is 0. e4m3
- * and e5m2 keep the sign of what rounds to zero.
+ * and e5m2 keep the sign of what rounds to zero. int4s has codes from -8 to 7 and the scale
+ * -extreme / 8, rounded away from zero: the element of largest magnitude, of equal ones a positive
+ * one, gets -8; codes above 7 become 7. It is decoded as int4.
  *
  * Decoders take any bytes: a scale with all exponent bits set decodes to 0x7fc00000 for its block,
  * the codes -128, -8 and e5m2's Inf are numbers like others, NaN codes and 0 * Inf give 0x7fc00000.
@@ -87,6 +99,14 @@ typedef void dsc_block_encode_fn(void *q, void *scale, float *d, const float *x,
 typedef void dsc_block_encode_feedback_fn(void *q, void *scale, float *r_out, const float *v,
                                           const float *r, float beta, unsigned flags, size_t n,
                                           uint32_t block);
+/* What random numbers follow from, besides the element's index; `first`: that of x[0], even. */
+struct dsc_draw {
+    uint32_t seed, call, rank;
+    uint64_t first;
+};
+/* As dsc_block_encode_fn, but codes are rounded stochastically; see docs/wire_format.md. */
+typedef void dsc_block_encode_sr_fn(void *q, void *scale, float *d, const float *x, size_t n,
+                                    uint32_t block, const struct dsc_draw *draw);
 typedef void dsc_block_decode_fn(float *dst, const void *q, const void *scale, unsigned flags,
                                  size_t n, uint32_t block);
 /* acc += D */
@@ -94,9 +114,12 @@ typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scal
                                      uint32_t block);
 
 /* clang-format off */
-#define DSC_BLOCK_KERNELS(X, format)                              \
+#define DSC_BLOCK_ENCODERS(X, format)                             \
     X(format##_encode,          dsc_block_encode_fn)              \
-    X(format##_encode_feedback, dsc_block_encode_feedback_fn)     \
+    X(format##_encode_feedback, dsc_block_encode_feedback_fn)
+
+#define DSC_BLOCK_KERNELS(X, format)                              \
+    DSC_BLOCK_ENCODERS(X, format)                                 \
     X(format##_decode,          dsc_block_decode_fn)              \
     X(format##_decode_add,      dsc_block_decode_add_fn)
 
@@ -122,13 +145,18 @@ typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scal
     X(count_nonfinite,          dsc_count_nonfinite_fn)           \
     X(count_minus_zero,         dsc_count_minus_zero_fn)          \
     X(at_least,                 dsc_at_least_fn)                  \
+    X(hadamard_rotate,          dsc_hadamard_rotate_fn)           \
+    X(hadamard_restore,         dsc_hadamard_restore_fn)          \
     DSC_CAST_KERNELS(X, f32)                                      \
     DSC_CAST_KERNELS(X, f16)                                      \
     DSC_CAST_KERNELS(X, bf16)                                     \
     DSC_BLOCK_KERNELS(X, int8)                                    \
     DSC_BLOCK_KERNELS(X, int4)                                    \
     DSC_BLOCK_KERNELS(X, e4m3)                                    \
-    DSC_BLOCK_KERNELS(X, e5m2)
+    DSC_BLOCK_KERNELS(X, e5m2)                                    \
+    DSC_BLOCK_ENCODERS(X, int4s)                                  \
+    X(int8_encode_sr,           dsc_block_encode_sr_fn)           \
+    X(int4_encode_sr,           dsc_block_encode_sr_fn)
 /* clang-format on */
 
 struct dsc_kernels {

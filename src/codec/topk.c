@@ -294,7 +294,6 @@ static bool topk_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
 }
 
 const struct dsc_codec_ops dsc_topk_ops = {
-    .family = "topk",
     .message_bytes = topk_message_bytes,
     .encode = topk_encode,
     .encode_feedback = topk_encode_feedback,

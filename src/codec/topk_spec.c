@@ -73,8 +73,7 @@ static const struct dsc_codec *parse_values(const char *text)
 static void write_spec(struct dsc_codec *codec)
 {
     char amount[16];
-    const char *const values =
-        codec->values == dsc_family_fp16.rows ? "" : codec->values->ops->family;
+    const char *const values = codec->values == dsc_family_fp16.rows ? "" : codec->values->spec;
 
     if (codec->kept_count != 0) {
         (void)snprintf(amount, sizeof(amount), "k=%u", codec->kept_count);
@@ -86,7 +85,7 @@ static void write_spec(struct dsc_codec *codec)
             end--;
         amount[end - (amount[end - 1] == '.')] = '\0';
     }
-    (void)snprintf(codec->spec, sizeof(codec->spec), "topk:%s%s%s", amount,
+    (void)snprintf(codec->spec, sizeof(codec->spec), "topk:%s%s%.8s", amount,
                    *values != '\0' ? "," : "", values);
 }
 

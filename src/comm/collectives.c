@@ -37,6 +37,12 @@ static dscomm_status_t check_shape(const struct dsc_shape *s)
     if (s->codec->sums_only && s->op != DSCOMM_SUM && s->op != DSCOMM_AVG)
         return dsc_fail(DSCOMM_ERR_INVALID, "op %s with codec %s, which takes sum and avg alone",
                         dsc_op_name(s->op), s->codec->spec);
+    if (s->feedback && s->codec->stochastic)
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "codec %s with a feedback object: feedback already takes care of the mean, "
+                        "and stochastic rounding would only leave more behind; leave out ,sr or "
+                        "pass NULL",
+                        s->codec->spec);
     return DSCOMM_OK;
 }
 
@@ -204,7 +210,10 @@ static void undo(struct dscomm_comm *comm, const struct dsc_call_args *a)
 
 static dscomm_status_t run_plan(struct dscomm_comm *comm, const struct dsc_call_args *a)
 {
-    struct dsc_call call = { a->send, a->recv, a->feedback != NULL, { 0 } };
+    struct dsc_call call = { .send = a->send,
+                             .recv = a->recv,
+                             .feedback = a->feedback != NULL,
+                             .draw = { comm->seed, comm->sequence, (uint32_t)comm->rank, 0 } };
     struct dsc_plan_entry *entry = NULL;
     dscomm_status_t st;
     int bad_rank = -1;

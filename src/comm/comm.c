@@ -85,6 +85,8 @@ static dscomm_status_t read_settings(const dscomm_comm_config_t *config, struct 
         c->transport = out->env->transport;
     if (c->algorithm == NULL)
         c->algorithm = out->env->algorithm;
+    if (c->seed == 0)
+        c->seed = (unsigned)out->env->seed;
     return DSCOMM_OK;
 }
 
@@ -93,10 +95,10 @@ static void settings_text(const struct settings *s, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu window=%llu socket_nsocks=%llu "
-             "crc=%llu transport=%s",
+             "crc=%llu transport=%s seed=%u",
              s->config.chunk_bytes, s->config.algorithm, (unsigned long long)s->env->oneshot_bytes,
              (unsigned long long)s->env->window, (unsigned long long)s->env->socket_nsocks,
-             (unsigned long long)s->env->crc, s->config.transport);
+             (unsigned long long)s->env->crc, s->config.transport, s->config.seed);
 }
 
 static bool share_cpus(const struct dsc_peer_info *a, const struct dsc_peer_info *b)
@@ -180,6 +182,7 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     comm->timeout_ms = s->config.timeout_ms;
     comm->chunk_elems = s->config.chunk_bytes / sizeof(float);
     comm->oneshot_bytes = (size_t)s->env->oneshot_bytes;
+    comm->seed = s->config.seed;
     comm->preserve_input = s->config.preserve_input != 0;
     dsc_algorithm_find(s->config.algorithm, &comm->algorithm);
     settings_text(s, text, sizeof(text));

@@ -54,6 +54,7 @@ struct dscomm_comm {
     void *saved_input;
     size_t saved_bytes;
     uint32_t sequence; /* of the next call on the wire */
+    uint32_t seed;     /* of stochastic rounding */
     struct dsc_turns turns;
     _Atomic uint64_t calls, call_ns, plans_made;
     _Atomic int failed; /* dscomm_status_t of the first error */

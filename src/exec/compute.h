@@ -16,6 +16,7 @@ struct dsc_call {
     void *recv;
     bool feedback;
     struct dsc_residual residual; /* valid with feedback */
+    struct dsc_draw draw;         /* whence stochastic codecs draw; first: not used */
 };
 
 /* What all operations of a call share. */

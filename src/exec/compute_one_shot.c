@@ -20,7 +20,7 @@ static struct dsc_msg rank_message(const struct dsc_compute *ctx, const struct d
         bytes = ctx->gather + op->keep;
     else
         bytes = (uint8_t *)msgs[k < op->own_at ? k : k - 1];
-    return (struct dsc_msg){ bytes, op->n, op->exponent };
+    return (struct dsc_msg){ .bytes = bytes, .n = op->n, .exponent = op->exponent };
 }
 
 /* The owner of an element adds S - A*o to its r', in a second rounding. */

@@ -52,7 +52,9 @@ void dsc_sum_tile(const struct dsc_compute *ctx, const struct dsc_op *op,
             continue;
         }
         const struct dsc_plan_msg *m = &ctx->plan->recvs[op->first_recv + next];
-        const struct dsc_msg msg = { (uint8_t *)msgs[next], op->n, m->exponent };
+        const struct dsc_msg msg = { .bytes = (uint8_t *)msgs[next],
+                                     .n = op->n,
+                                     .exponent = m->exponent };
 
         next++;
         if (k == 0)

@@ -6,6 +6,16 @@
 
 #include <string.h>
 
+/* The message that an operation encodes. */
+static struct dsc_msg own_message(const struct dsc_compute *ctx, const struct dsc_op *op,
+                                  uint8_t *out)
+{
+    struct dsc_msg msg = { out, op->n, op->exponent, ctx->call->draw };
+
+    msg.draw.first = op->start;
+    return msg;
+}
+
 /* ---- senders ---- */
 
 /* A sender without conversions encodes its span at once, which primitives do best. */
@@ -52,7 +62,7 @@ static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc
 size_t dsc_compute_send(const struct dsc_compute *ctx, const struct dsc_op *op, uint8_t *out,
                         const struct dsc_tiles *t)
 {
-    const struct dsc_msg msg = { out, op->n, op->exponent };
+    const struct dsc_msg msg = own_message(ctx, op, out);
 
     if (ctx->idle[op->tier])
         encode_plain(ctx, op, &msg, t);
@@ -120,7 +130,7 @@ size_t dsc_compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
 {
     const struct dsc_kernels *k = ctx->k;
     const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
-    const struct dsc_msg msg = { out, op->n, op->exponent };
+    const struct dsc_msg msg = own_message(ctx, op, out);
     size_t n_bad = 0;
 
     if (final_owner_is_sender(ctx, op))
@@ -151,7 +161,9 @@ size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op
                           const uint8_t *const *msgs, const struct dsc_tiles *t)
 {
     const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
-    const struct dsc_msg msg = { (uint8_t *)msgs[0], op->n, op->exponent };
+    const struct dsc_msg msg = { .bytes = (uint8_t *)msgs[0],
+                                 .n = op->n,
+                                 .exponent = op->exponent };
     size_t n_bad = 0;
 
     if (ctx->plan->params.dtype == DSCOMM_FLOAT32)

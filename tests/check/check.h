@@ -18,11 +18,12 @@ enum check_type {
     CHECK_F32,     /* compared bit for bit */
     CHECK_F32_SUM, /* result of arithmetic: any NaN equals any other, all else bit for bit */
     CHECK_U16,
-    CHECK_BITS,    /* a bit per element; unused bits of the last byte are compared as well */
-    CHECK_CODE,    /* a byte per element */
-    CHECK_CODE4,   /* half a byte; the unused half of the last byte is compared as well */
-    CHECK_SCALE,   /* one float per block */
-    CHECK_SCALE16, /* one bfloat16 per block */
+    CHECK_BITS,       /* a bit per element; unused bits of the last byte are compared as well */
+    CHECK_CODE,       /* a byte per element */
+    CHECK_CODE4,      /* half a byte; the unused half of the last byte is compared as well */
+    CHECK_SCALE,      /* one float per block */
+    CHECK_SCALE16,    /* one bfloat16 per block */
+    CHECK_F32_GROUPS, /* as CHECK_F32_SUM, of n rounded up to groups of 32 */
 };
 
 struct check_operand {

@@ -97,6 +97,7 @@ static size_t first_difference(const uint8_t *ref, const uint8_t *got, enum chec
                                size_t n)
 {
     const size_t bytes = check_item_bytes(type);
+    const bool any_nan = type == CHECK_F32_SUM || type == CHECK_F32_GROUPS;
 
     if (n == 0 || memcmp(ref, got, n * bytes) == 0)
         return n;
@@ -105,7 +106,7 @@ static size_t first_difference(const uint8_t *ref, const uint8_t *got, enum chec
 
         memcpy(&a, ref + i * bytes, bytes);
         memcpy(&b, got + i * bytes, bytes);
-        if (a != b && !(type == CHECK_F32_SUM && is_nan_bits(a) && is_nan_bits(b)))
+        if (a != b && !(any_nan && is_nan_bits(a) && is_nan_bits(b)))
             return i;
     }
     return n;

@@ -191,10 +191,11 @@ size_t check_item_bytes(enum check_type type)
 size_t check_operand_bytes(enum check_type type, size_t n, uint32_t block)
 {
     const bool is_scale = type == CHECK_SCALE || type == CHECK_SCALE16;
-    const size_t items = is_scale              ? dsc_ceil_div(n, block)
-                         : type == CHECK_CODE4 ? dsc_ceil_div(n, 2)
-                         : type == CHECK_BITS  ? dsc_ceil_div(n, 8)
-                                               : n;
+    const size_t items = is_scale                   ? dsc_ceil_div(n, block)
+                         : type == CHECK_CODE4      ? dsc_ceil_div(n, 2)
+                         : type == CHECK_BITS       ? dsc_ceil_div(n, 8)
+                         : type == CHECK_F32_GROUPS ? dsc_round_up(n, DSC_HADAMARD_GROUP)
+                                                    : n;
 
     return items * check_item_bytes(type);
 }

@@ -103,6 +103,16 @@ static void run_sum_at_least(const struct dsc_kernels *k, call_t *c)
     c->result = k->at_least(c->arg[0], c->arg[1], c->arg[2], 0.9f, limit_of(c), c->n);
 }
 
+static void run_hadamard_rotate(const struct dsc_kernels *k, call_t *c)
+{
+    k->hadamard_rotate(c->arg[0], c->arg[1], c->n);
+}
+
+static void run_hadamard_restore(const struct dsc_kernels *k, call_t *c)
+{
+    k->hadamard_restore(c->arg[0], c->arg[1], c->n);
+}
+
 /* How a cast type and a block format are called. */
 #define CAST_RUNS(type)                                                                            \
     static void run_##type##_encode_feedback(const struct dsc_kernels *k, call_t *c)               \
@@ -118,7 +128,7 @@ CAST_RUNS(f32)
 CAST_RUNS(f16)
 CAST_RUNS(bf16)
 
-#define BLOCK_RUNS(format)                                                                 \
+#define ENCODER_RUNS(format)                                                               \
     static void run_##format##_encode(const struct dsc_kernels *k, call_t *c)              \
     {                                                                                      \
         k->format##_encode(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block);    \
@@ -131,19 +141,39 @@ CAST_RUNS(bf16)
     {                                                                                      \
         k->format##_encode_feedback(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->arg[4], \
                                     c->scalar, c->flags, c->n, c->block);                  \
-    }                                                                                      \
-    static void run_##format##_decode(const struct dsc_kernels *k, call_t *c)              \
-    {                                                                                      \
-        k->format##_decode(c->arg[0], c->arg[1], c->arg[2], c->flags, c->n, c->block);     \
-    }                                                                                      \
-    static void run_##format##_decode_add(const struct dsc_kernels *k, call_t *c)          \
-    {                                                                                      \
-        k->format##_decode_add(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);           \
+    }
+
+#define BLOCK_RUNS(format)                                                             \
+    ENCODER_RUNS(format)                                                               \
+    static void run_##format##_decode(const struct dsc_kernels *k, call_t *c)          \
+    {                                                                                  \
+        k->format##_decode(c->arg[0], c->arg[1], c->arg[2], c->flags, c->n, c->block); \
+    }                                                                                  \
+    static void run_##format##_decode_add(const struct dsc_kernels *k, call_t *c)      \
+    {                                                                                  \
+        k->format##_decode_add(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);       \
     }
 BLOCK_RUNS(int8)
 BLOCK_RUNS(int4)
 BLOCK_RUNS(e4m3)
 BLOCK_RUNS(e5m2)
+ENCODER_RUNS(int4s)
+
+/* Not where an encoder usually begins; the other one passes the index where the key changes. */
+static const struct dsc_draw draw = { 5, 6, 7, 8 };
+static const struct dsc_draw late_draw = { 5, 6, 7, ((uint64_t)1 << 33) - 1024 };
+
+#define SR_RUNS(format)                                                                           \
+    static void run_##format##_encode_sr(const struct dsc_kernels *k, call_t *c)                  \
+    {                                                                                             \
+        k->format##_encode_sr(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block, &draw); \
+    }                                                                                             \
+    static void run_##format##_encode_sr_late(const struct dsc_kernels *k, call_t *c)             \
+    {                                                                                             \
+        k->format##_encode_sr(c->arg[0], c->arg[1], NULL, c->arg[2], c->n, c->block, &late_draw); \
+    }
+SR_RUNS(int8)
+SR_RUNS(int4)
 
 static const float betas[] = { 1.0f, 0.875f, 0.9f };
 static const float limits[] = { 0.0f, 0x1p-149f, 0x1p-100f, 0.75f, 200.0f, INFINITY };
@@ -164,7 +194,7 @@ static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
       .has_exponent = true,                                                                       \
       .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, wire, 0 } } }
 
-#define BLOCK_ROWS(kernel, code, scale)                                                           \
+#define ENCODER_ROWS(kernel, code, scale)                                                           \
     { .name = #kernel "_encode", ROW(kernel##_encode), .run = run_##kernel##_encode,              \
       .has_block = true,                                                                          \
       .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 },                              \
@@ -177,7 +207,10 @@ static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
       .has_flags = true,                                                                          \
       .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 },                              \
                     { CHECK_OUT, CHECK_F32, 1u << 4 }, { CHECK_IN, CHECK_F32, 0 },                \
-                    { CHECK_IN, CHECK_F32, 0 } } },                                               \
+                    { CHECK_IN, CHECK_F32, 0 } } }
+
+#define BLOCK_ROWS(kernel, code, scale)                                                           \
+    ENCODER_ROWS(kernel, code, scale),                                                            \
     { .name = #kernel "_decode", ROW(kernel##_decode), .run = run_##kernel##_decode,              \
       .has_block = true, .has_flags = true,                                                       \
       .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, code, 0 }, { CHECK_IN, scale, 0 } } }, \
@@ -185,6 +218,15 @@ static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
       .has_block = true,                                                                          \
       .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, code, 0 },                     \
                     { CHECK_IN, scale, 0 } } }
+
+#define SR_ROWS(kernel, code, scale)                                                              \
+    { .name = #kernel "_encode_sr", ROW(kernel##_encode_sr), .run = run_##kernel##_encode_sr,     \
+      .has_block = true,                                                                          \
+      .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 },                              \
+                    { CHECK_OUT, CHECK_F32, 1u << 3 }, { CHECK_IN, CHECK_F32, 0 } } },            \
+    { .name = #kernel "_encode_sr_late", ROW(kernel##_encode_sr),                                 \
+      .run = run_##kernel##_encode_sr_late, .has_block = true,                                    \
+      .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 }, { CHECK_IN, CHECK_F32, 0 } } }
 
 const struct check_row check_rows[] = {
     { .name = "f16_load", ROW(f16_load), .run = run_f16_load,
@@ -224,6 +266,10 @@ const struct check_row check_rows[] = {
     { .name = "sum_at_least", ROW(at_least), .run = run_sum_at_least, SCALARS(limits),
       .operands = { { CHECK_OUT, CHECK_BITS, 0 }, { CHECK_IN, CHECK_F32, 0 },
                     { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "hadamard_rotate", ROW(hadamard_rotate), .run = run_hadamard_rotate,
+      .operands = { { CHECK_OUT, CHECK_F32_GROUPS, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "hadamard_restore", ROW(hadamard_restore), .run = run_hadamard_restore,
+      .operands = { { CHECK_OUT, CHECK_F32, 1u << 1 }, { CHECK_IN, CHECK_F32_GROUPS, 0 } } },
     CAST_ROWS(f32, CHECK_F32),
     CAST_ROWS(f16, CHECK_U16),
     CAST_ROWS(bf16, CHECK_U16),
@@ -231,6 +277,9 @@ const struct check_row check_rows[] = {
     BLOCK_ROWS(int4, CHECK_CODE4, CHECK_SCALE16),
     BLOCK_ROWS(e4m3, CHECK_CODE, CHECK_SCALE),
     BLOCK_ROWS(e5m2, CHECK_CODE, CHECK_SCALE),
+    ENCODER_ROWS(int4s, CHECK_CODE4, CHECK_SCALE16),
+    SR_ROWS(int8, CHECK_CODE, CHECK_SCALE),
+    SR_ROWS(int4, CHECK_CODE4, CHECK_SCALE16),
 };
 /* clang-format on */
 

@@ -169,6 +169,49 @@ static void e5m2_inf_is_a_number(float *dst, const void *q, const void *scale, u
     }
 }
 
+/* Long strides first: equal on integers, not where sums are rounded. */
+static void rotates_backwards(float *rotated, const float *x, size_t n)
+{
+    float group[DSC_HADAMARD_GROUP];
+
+    for (size_t i = 0; i < n; i += DSC_HADAMARD_GROUP) {
+        for (size_t j = 0; j < DSC_HADAMARD_GROUP; j++)
+            group[j] = i + j < n ? x[i + j] : 0.0f;
+        for (size_t stride = DSC_HADAMARD_GROUP / 2; stride > 0; stride /= 2) {
+            for (size_t j = 0; j < DSC_HADAMARD_GROUP; j++) {
+                const float a = group[j], b = group[j | stride];
+
+                if ((j & stride) != 0)
+                    continue;
+                group[j] = a + b;
+                group[j | stride] = a - b;
+            }
+        }
+        memcpy(rotated + i, group, sizeof(group));
+    }
+}
+
+/* Draws one number too far. */
+static void sr_is_shifted(void *q, void *scale, float *d, const float *x, size_t n, uint32_t block,
+                          const struct dsc_draw *draw)
+{
+    struct dsc_draw next = *draw;
+
+    next.first += 2;
+    dsc_int8_encode_sr_c(q, scale, d, x, n, block, &next);
+}
+
+/* The key of the first element for all. */
+static void sr_forgets_high_bits(void *q, void *scale, float *d, const float *x, size_t n,
+                                 uint32_t block, const struct dsc_draw *draw)
+{
+    struct dsc_draw here = *draw;
+
+    if (draw->first >> 33 != (draw->first + n) >> 33)
+        here.first &= 0xffffffffu;
+    dsc_int4_encode_sr_c(q, scale, d, x, n, block, &here);
+}
+
 static size_t count_misses_inf(const float *o, float a, size_t n)
 {
     size_t count = 0;
@@ -269,6 +312,9 @@ PLANT(finds_left_nibble, "int4_encode_only", int4_encode, last_nibble_is_left)
 PLANT(finds_ignored_exponent, "f16_decode_add", f16_decode_add, exponent_is_ignored)
 PLANT(finds_truncation, "e4m3_encode", e4m3_encode, e4m3_truncates)
 PLANT(finds_wrong_ties, "e4m3_encode_only", e4m3_encode, e4m3_ties_go_up)
+PLANT(finds_rotation_order, "hadamard_rotate", hadamard_rotate, rotates_backwards)
+PLANT(finds_shifted_draw, "int8_encode_sr", int8_encode_sr, sr_is_shifted)
+PLANT(finds_forgotten_bits, "int4_encode_sr_late", int4_encode_sr, sr_forgets_high_bits)
 PLANT(finds_misread_inf, "e5m2_decode", e5m2_decode, e5m2_inf_is_a_number)
 PLANT(finds_dropped_nan, "at_least", at_least, at_least_drops_nan)
 PLANT(finds_left_bits, "at_least", at_least, at_least_leaves_bits)
@@ -311,6 +357,9 @@ const struct check_test check_self_tests[] = {
     { "self.finds_ignored_exponent", finds_ignored_exponent },
     { "self.finds_truncation", finds_truncation },
     { "self.finds_wrong_ties", finds_wrong_ties },
+    { "self.finds_rotation_order", finds_rotation_order },
+    { "self.finds_shifted_draw", finds_shifted_draw },
+    { "self.finds_forgotten_bits", finds_forgotten_bits },
     { "self.finds_misread_inf", finds_misread_inf },
     { "self.finds_dropped_nan", finds_dropped_nan },
     { "self.finds_left_bits", finds_left_bits },

@@ -17,6 +17,8 @@ TEST(Field, D1_ZeroAndTinyBlocks)
 
     for (const auto &spec : all_specs())
         for (bool feedback : { false, true }) {
+            if (feedback && !takes_feedback(spec))
+                continue;
             Floats plus(600, 0.0f), minus(600, -0.0f), tiny(600), lone(600, 0.0f);
 
             for (size_t i = 0; i < tiny.size(); i++)
@@ -47,8 +49,8 @@ TEST(Field, D2_OneNonFiniteValueIsNewsAndLeavesNoTrace)
             std::vector<std::vector<Floats>> outputs;
 
             hurt[5] = bad;
-            run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, spec.c_str(), true }, { { hurt, v }, { v, v } },
-                &outputs);
+            run(w, { DSCOMM_FLOAT32, DSCOMM_SUM, spec.c_str(), takes_feedback(spec) },
+                { { hurt, v }, { v, v } }, &outputs);
             EXPECT_FALSE(std::isfinite(outputs[0][0][5])) << spec;
             for (size_t i = unit; i < v.size(); i++) /* other blocks */
                 ASSERT_EQ(outputs[0][0][i], 2 * v[i]) << spec << " " << i;
@@ -71,7 +73,7 @@ TEST(Field, D2_OnesAroundOneOverflow)
             Floats hurt(ones);
 
             hurt[5] = bad;
-            run(w, { DSCOMM_BFLOAT16, DSCOMM_SUM, spec.c_str(), true },
+            run(w, { DSCOMM_BFLOAT16, DSCOMM_SUM, spec.c_str(), takes_feedback(spec) },
                 { { hurt, ones }, { ones, ones } }, &outputs);
             EXPECT_FALSE(std::isfinite(outputs[0][0][5])) << spec;
             for (size_t i = unit; i < ones.size(); i++)
@@ -176,6 +178,8 @@ TEST(Field, D12_SameBitsOnAllRanksAndRepeats)
 
     for (const auto &spec : all_specs())
         for (size_t bytes : { 1024, 65532, 65536, 65540, 1 << 20, 4 << 20 }) {
+            if (!takes_feedback(spec)) /* every call draws anew: stochastic_test.cc */
+                continue;
             uint32_t first = 0;
             std::vector<Floats> in((size_t)w.n, Floats(bytes / 4));
             uint64_t state = 42;
@@ -196,7 +200,8 @@ TEST(Field, D12_SameBitsOnAllRanksAndRepeats)
         }
 }
 
-/* Exact where a codec is; others within the steps of two encodes of equal values. */
+/* Exact where a codec is; others within the steps of two encodes of equal values, in whole groups.
+ */
 TEST(Field, D13_AverageIsWiderThanFp16)
 {
     World w(8);
@@ -204,26 +209,27 @@ TEST(Field, D13_AverageIsWiderThanFp16)
     for (const auto &spec : all_specs()) {
         const auto *codec = dscomm_codec(spec.c_str());
         const bool is_exact = codec->lossless || spec == "fp16";
+        const float step = codec->stochastic ? 0.2f : 0x1p-6f; /* int4 may round 7 to 6 */
         const Call call = { DSCOMM_FLOAT16, DSCOMM_AVG, spec.c_str(), false };
         std::vector<Floats> ranks;
 
         for (float a : { 0x1p-24f, 60000.0f }) {
             const Floats v = carried(
-                spec, Floats(300, to_floats(to_bytes({ a }, DSCOMM_FLOAT16), DSCOMM_FLOAT16)[0]));
+                spec, Floats(320, to_floats(to_bytes({ a }, DSCOMM_FLOAT16), DSCOMM_FLOAT16)[0]));
             const Floats out = run(w, call, { same(v, 8) })[0].out;
 
             if (is_exact) {
                 EXPECT_EQ(out, v) << spec;
             }
             for (size_t i = 0; i < out.size(); i++)
-                ASSERT_NEAR(out[i] / a, v[i] / a, 0x1p-6f) << spec;
+                ASSERT_NEAR(out[i] / a, v[i] / a, step) << spec;
         }
         for (int r = 0; r < 8; r++)
-            ranks.push_back(carried(spec, Floats(300, (float)r)));
+            ranks.push_back(carried(spec, Floats(320, (float)r)));
         const Floats out = run(w, call, { ranks })[0].out;
-        const Floats want = carried(spec, Floats(300, 3.5f));
+        const Floats want = carried(spec, Floats(320, 3.5f));
         for (size_t i = 0; i < out.size(); i++)
-            ASSERT_NEAR(out[i], want[i], is_exact ? 0.0f : 3.5f * 0x1p-6f) << spec;
+            ASSERT_NEAR(out[i], want[i], is_exact ? 0.0f : 3.5f * step) << spec;
     }
 }
 

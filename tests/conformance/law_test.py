@@ -23,14 +23,16 @@ DEFAULTS = dict(layout='0,1,2', codecs='int8', op='sum', dtype='fp32', algo='tie
                 calls=6, rdtype='fp32', shadow=1, seed=5, inject='-', transport='loopback', chunk=0,
                 law=True)  # law False: only the bits are compared
 CODECS = ['none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=64', 'int4', 'int4:block=16', 'fp8', 'fp8:e5m2',
-          'topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8']
+          'topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8',
+          'int8,hadamard', 'int4,hadamard', 'int4:block=16,hadamard', 'fp8,hadamard', 'int4:signed']
 LAYOUTS = ['0', '0,1', '0,1,2,3,4', '0,1,2,3,4,5,6,7,8', '(0,1,2),(3,4,5,6)', '(0),(1),(2),(3,4)',
            '((0,1),(2)),((3,4,5))']
 NAN_CALL = {'fp32': '3:0:300:7fc00000,3:1:7:ff800000', 'bf16': '3:0:300:7fc0,3:1:7:ff80',
             'fp16': '3:0:300:7e00,3:1:7:fc00'}
 LIVENESS_CAP = {'int8': .02, 'int8:block=64': .02, 'bf16': .02, 'fp16': .02, 'none': 1e-6,
                 'fp32': 1e-6, 'int4': .3, 'int4:block=16': .3, 'fp8': .06, 'fp8:e5m2': .12,
-                'topk:0.01': 60, 'topk:0.02,int8': 32, 'topk:k=8,fp8': 45}
+                'topk:0.01': 60, 'topk:0.02,int8': 32, 'topk:k=8,fp8': 45,
+                'int8,hadamard': .02, 'int4,hadamard': .3, 'int4:block=16,hadamard': .3, 'fp8,hadamard': .06, 'int4:signed': .3}
 
 
 def cases():
@@ -52,7 +54,7 @@ def cases():
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='none;topk:0.05', op='avg', count=9001,
                          chunk=65536)
     yield 'random', dict(layout='0,1', codecs='topk:0.01', count=300001, calls=3)
-    for codecs in ('int4', 'fp8', 'fp8:e5m2', 'topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8'):
+    for codecs in ('int4', 'fp8', 'fp8:e5m2', 'int4,hadamard', 'topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8'):
         yield 'random', dict(codecs=codecs, op='avg', rdtype='bf16')
         yield 'random', dict(codecs=codecs, shadow=0, transport='tcp')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='bf16;int8', op='avg', dtype='bf16')

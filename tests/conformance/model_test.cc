@@ -97,19 +97,33 @@ void run_rank(const GoldenCall &c, int rank, dscomm_comm_t *comm, size_t chunk, 
     dscomm_feedback_destroy(fb);
 }
 
-/* Cases of one layout share a world: joining costs more than most calls. */
+bool is_stochastic(const GoldenCall &c)
+{
+    for (const auto &spec : c.codecs)
+        if (dscomm_codec(spec.c_str())->stochastic)
+            return true;
+    return false;
+}
+
+/*
+ * Cases of one layout share a world: joining costs more than most calls. Stochastic ones have one
+ * of their own, with their seed: they draw by the number of the call on the communicator.
+ */
 void run_all(const char *transport, int n_threads, size_t chunk, bool in_place, int max_ranks)
 {
-    std::map<int, std::vector<GoldenCall>> by_ranks;
+    std::map<std::pair<int, std::string>, std::vector<GoldenCall>> by_world;
     dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
 
     config.n_threads = n_threads;
     for (auto &c : read_golden_calls(DSC_GOLDEN_CALLS))
-        by_ranks[c.n_ranks].push_back(c);
-    ASSERT_GE(by_ranks.size(), 9u);
-    for (const auto &[n, calls] : by_ranks) {
+        by_world[{ c.n_ranks, is_stochastic(c) ? c.line : "" }].push_back(c);
+    ASSERT_GE(by_world.size(), 9u);
+    for (const auto &[key, calls] : by_world) {
+        const int n = key.first;
+
         if (n > max_ranks)
             continue;
+        config.seed = calls.front().seed;
         World world(n, transport, config);
 
         ASSERT_TRUE(world.ok());

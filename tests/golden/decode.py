@@ -167,6 +167,23 @@ def decode_top_k(payload, n, exponent, amount, kind):
     return out
 
 
+def rounded(x):
+    """Rounds a sum of two fp32: rounding to double before changes nothing."""
+    return fp32_value(fp32_bits(x))
+
+
+def decode_rotated(inner, payload, n):
+    """The padded message as inner, then for each stride the pairs (a, b) -> (a + b, a - b)."""
+    padded = (n + 31) // 32 * 32
+    x = [fp32_value(u) for u in decode_payload(inner, payload, padded, 0)]
+    for stride in (1, 2, 4, 8, 16):
+        for i in range(padded):
+            if i // stride % 2 == 0:
+                a, b = x[i], x[i + stride]
+                x[i], x[i + stride] = rounded(a + b), rounded(a - b)
+    return [fp32_bits(v / 32) for v in x[:n]]
+
+
 CASTS = {'fp32': decode_fp32, 'fp16': decode_fp16, 'bf16': decode_bf16}
 FLOATS = {'fp8': e4m3, 'fp8:e5m2': e5m2}
 INTEGERS = {'int8': (decode_int8, 256), 'int4': (decode_int4, 64)}
@@ -175,6 +192,13 @@ INTEGERS = {'int8': (decode_int8, 256), 'int4': (decode_int4, 64)}
 def decode_payload(codec, payload, n, exponent):
     if codec in CASTS:
         return CASTS[codec](payload, n, exponent)
+    inner, comma, option = codec.partition(',')
+    if comma and option == 'hadamard':
+        return decode_rotated(inner, payload, n)
+    if comma and option == 'sr':  # a receiver sees no difference
+        codec = inner
+    if codec == 'int4:signed':  # nor here: the scale is negative, or it is not
+        codec = 'int4'
     if codec in FLOATS:
         return decode_fp8(payload, n, FLOATS[codec])
     match = re.fullmatch(r'topk:([^,]+)(?:,(int8|fp8))?', codec)

@@ -67,6 +67,13 @@ SMALL_CODES = {
     'topk:k=9,fp8': ('generated', 'minus zero', 'small integers', 'inf'),
     'topk:k=300': ('generated long',),
     'topk:k=280,int8': ('generated long',),
+    'int8,hadamard': ('generated', 'special'),
+    'int4,hadamard': ('generated', 'small integers', 'at 2^-100', 'largest', 'nan'),
+    'fp8,hadamard': ('generated', 'inf'),
+    'int8,sr': ('generated', 'ties', 'nan'),  # drawn with seed, call, rank and first index 0
+    'int4:signed': ('generated', 'small integers', 'minus zero', 'special', 'at 2^-100', 'largest',
+                    'inf', 'ties'),
+    'int4,sr': ('generated', 'ties', 'at 2^-100'),
 }
 LONG = ('int8', 'int8:block=16', 'int8:block=128')  # where more than one block is worth its bytes
 

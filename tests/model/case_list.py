@@ -222,11 +222,45 @@ def top_k():
         yield Case(L3, c, count=2, feedback=0, calls=1, inject=zeros)
 
 
+def rotations():
+    """,hadamard: groups that end early, NaN in a group, on top of each inner codec."""
+    for c in ('int4,hadamard', 'int8:block=16,hadamard', 'fp8,hadamard'):
+        yield Case(L4, c)
+        yield Case(L34, c, 'avg', 'bf16', calls=2)
+        yield Case(L3, c, algo='oneshot', inject=NEWS)
+        yield Case(L3, c, shadow=0, inject=NEWS)
+    for n in (1, 33, 257, 20011):
+        yield Case(L3, 'int4,hadamard', count=n, calls=2)
+    yield Case(L34, 'none;int4,hadamard', inject='0:0:1:7f7fffff,1:1:2:ff7fffff', calls=2)
+
+
+def signed():
+    """int4:signed, where a negative scale or a code -8 could go astray."""
+    c = 'int4:signed'
+    yield Case(L4, c)
+    yield Case(L34, c, 'avg', 'bf16', calls=2)
+    yield Case(L3, c, algo='oneshot', inject=NEWS)
+    yield Case(L3, c, 'max', feedback=0, calls=2)
+    yield Case(L3, c, count=65, shadow=0, inject='0:0:1:7f7fffff,1:1:2:ff7fffff')
+
+
+def draws():
+    """,sr: each element, call and rank has numbers of its own, wherever pieces and chunks are cut."""
+    for c in ('int8,sr', 'int4,sr'):
+        yield Case(L4, c, feedback=0)
+        yield Case(L34, c, 'avg', 'bf16', feedback=0, calls=2)
+        yield Case(L3, c, algo='oneshot', feedback=0, inject=NEWS)
+        yield Case(L3, c, 'max', feedback=0, calls=2)
+        yield Case(L4, c, feedback=0, chunk=512, seed=7)
+    yield Case(L34, 'none;int4:block=32,sr', feedback=0, count=20011, calls=2)
+    yield Case(FLAT[33], 'int8:block=16,sr', feedback=0, count=9001, calls=1)
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes, small_codes, top_k):
+                   chunk_sizes, small_codes, top_k, rotations, draws, signed):
         for case in family():
             if case not in seen:
                 seen.add(case)

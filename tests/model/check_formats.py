@@ -12,7 +12,7 @@ from ieee import BF16, F32, FP16, bits_of, floats_of, pick
 # ---- formats ----
 def check_codec_specs():
     for spec in ('int9', 'int8 ', ' int8', '', 'int8:block=17', 'int8:block=512', 'int8:', 'fp16:x',
-                 'int8:block', 'INT8', 'none,sr', 'int4:block=17', 'int4:', 'fp8:e3m4', 'fp8:', 'e4m3'):
+                 'int8:block', 'INT8', 'none,sr', 'fp8,sr', 'bf16,hadamard', 'int8,sr,sr', 'int8,', 'int8:sr', 'int4:signed,hadamard', 'int4:block=17', 'int4:', 'fp8:e3m4', 'fp8:', 'e4m3'):
         expect(refuses(ValueError, formats.parse, spec), 'spec must be refused', repr(spec))
     for amount in ('', '0', '0.0', '1.000000001', '2', 'nan', 'inf', '1e-3', '1e-10', '0.0000000001',
                    '-0.1', '.', '0.01 ', 'k=', 'k=0', 'k=65537', 'k=-1', 'k=1.5', '0.01,', '0.01,int4',

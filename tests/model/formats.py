@@ -32,6 +32,7 @@ class Format:
     are multiples of."""
 
     unit, align = 1, 256
+    stochastic = False  # to_parts() takes a draw as well
 
     def parts(self, n):
         """[(numpy type, count)] of a message with n elements, in wire order."""
@@ -49,10 +50,12 @@ class Format:
         """Depends on n only: no message ever carries its own size."""
         return sum(padded(count * np.dtype(t).itemsize) for t, count in self.parts(n))
 
-    def encode(self, y, exponent=0):
+    def encode(self, y, exponent=0, draw=(0, 0, 0, 0)):
+        """draw: (seed, call, rank, index of y[0] in the caller's vector), for stochastic formats."""
         out = bytearray()
         y = np.ascontiguousarray(y, F32)
-        for (t, _), array in zip(self.parts(len(y)), self.to_parts(y, exponent)):
+        drawn = [draw] if self.stochastic else []
+        for (t, _), array in zip(self.parts(len(y)), self.to_parts(y, exponent, *drawn)):
             raw = np.ascontiguousarray(array).astype(t).tobytes()
             out += raw + bytes(padded(len(raw)) - len(raw))
         return bytes(out)
@@ -109,7 +112,8 @@ class BlockInt8(Format):
     def parts(self, n):
         return [('<f4', ceil_div(n, self.unit)), ('i1', n)]
 
-    def to_parts(self, y, exponent):
+    def scaled(self, y):
+        """(scales, values of the blocks in steps of their scale)"""
         rows = in_blocks(y, self.unit)
         top = largest_bits(rows)
         poison, empty = top >= EXPONENT, top < SMALLEST
@@ -117,8 +121,14 @@ class BlockInt8(Format):
         scale = np.where(poison, NAN, np.where(empty, F32(0), amax / F32(127))).astype(F32)
         inverse = np.where(poison | empty, F32(0), F32(127) / amax).astype(F32)
         # Poisoned rows are replaced before the multiplication: Inf * 0 is not a code.
-        codes = np.rint(np.where(poison[:, None], F32(0), rows) * inverse[:, None])
-        return [scale, np.clip(codes, -127, 127).reshape(-1)[:len(y)].astype(np.int8)]
+        return scale, np.where(poison[:, None], F32(0), rows) * inverse[:, None]
+
+    def with_codes(self, scale, steps, n):
+        return [scale, np.clip(steps, -127, 127).reshape(-1)[:n].astype(np.int8)]
+
+    def to_parts(self, y, exponent):
+        scale, products = self.scaled(y)
+        return self.with_codes(scale, np.rint(products), len(y))
 
     def from_parts(self, arrays, n, exponent):
         scale, codes = arrays
@@ -134,23 +144,36 @@ class BlockInt4(Format):
     the receiver multiplies with.
     """
 
+    least = -7
+
     def __init__(self, block=64):
         self.unit = block
 
     def parts(self, n):
         return [('<u2', ceil_div(n, self.unit)), ('u1', ceil_div(n, 2))]
 
-    def to_parts(self, y, exponent):
+    def scaled(self, y):
+        """(bits of the scales, values of the blocks in steps of their scale)"""
         rows = in_blocks(y, self.unit)
         top = largest_bits(rows)
         poison, empty = top >= EXPONENT, top < SMALLEST
-        scale = (bits_of(floats_of(top) / F32(7)) + U32(0xffff)) >> U32(16)
+        scale = (bits_of(self.unrounded_scale(rows)) + U32(0xffff)) >> U32(16)
         inverse = F32(1) / floats_of(scale << U32(16))
         usable = np.where((poison | empty)[:, None], F32(0), rows)
         products = usable * np.where(poison | empty, F32(0), inverse).astype(F32)[:, None]
-        codes = np.clip(np.rint(products), -7, 7).astype(np.int64).reshape(-1)[:len(y)] % 16
-        pairs = np.append(codes, [0] * (len(y) % 2)).reshape(-1, 2)
-        return [np.where(poison, 0x7fc0, np.where(empty, 0, scale)), pairs[:, 0] + 16 * pairs[:, 1]]
+        return np.where(poison, 0x7fc0, np.where(empty, 0, scale)), products
+
+    def unrounded_scale(self, rows):
+        return floats_of(largest_bits(rows)) / F32(7)
+
+    def with_codes(self, scale, steps, n):
+        codes = np.clip(steps, self.least, 7).astype(np.int64).reshape(-1)[:n] % 16
+        pairs = np.append(codes, [0] * (n % 2)).reshape(-1, 2)
+        return [scale, pairs[:, 0] + 16 * pairs[:, 1]]
+
+    def to_parts(self, y, exponent):
+        scale, products = self.scaled(y)
+        return self.with_codes(scale, np.rint(products), len(y))
 
     def from_parts(self, arrays, n, exponent):
         scale, pairs = floats_of(arrays[0].astype(U32) << U32(16)), arrays[1].astype(np.int64)
@@ -158,6 +181,56 @@ class BlockInt4(Format):
         rows = in_blocks(np.where(codes < 8, codes, codes - 16), self.unit) * scale[:, None]
         rows[(bits_of(scale) & EXPONENT) == EXPONENT] = NAN
         return rows.reshape(-1)[:n]
+
+
+def random_halves(draw, n):
+    """16 bits for each of n elements; the elements 2k and 2k + 1 share a hash of 32."""
+    seed, call, rank, first = draw
+    index = np.arange(first, first + n, dtype=np.uint64)
+    high, pair = index >> np.uint64(33), index >> np.uint64(1)
+    key = hashed(U32(seed) + hashed(U32(call) + hashed(U32(rank) + hashed(high.astype(U32)))))
+    hashes = hashed(hashed(key) ^ (pair & np.uint64(0xffffffff)).astype(U32))
+    return np.where(index % np.uint64(2) == 0, hashes & U32(0xffff), hashes >> U32(16))
+
+
+def hashed(h):
+    """32 bits to 32 bits, wrapping."""
+    h = np.atleast_1d(h)
+    for shift, factor in ((16, 0x7feb352d), (15, 0x846ca68b)):
+        h = (h ^ (h >> U32(shift))) * U32(factor)
+    return h ^ (h >> U32(16))
+
+
+class Stochastic:
+    """Mixed into an integer format: up with the probability of the fraction, in steps of 2^-16."""
+
+    stochastic = True
+
+    def to_parts(self, y, exponent, draw):
+        scale, products = self.scaled(y)
+        random = random_halves(draw, products.size).reshape(products.shape).astype(np.int64)
+        fixed = np.rint(products * F32(65536)).astype(np.int64)
+        return self.with_codes(scale, (fixed + random) >> 16, len(y))
+
+
+class StochasticInt8(Stochastic, BlockInt8):
+    """As int8 to the receiver."""
+
+
+class StochasticInt4(Stochastic, BlockInt4):
+    """As int4 to the receiver."""
+
+
+class SignedInt4(BlockInt4):
+    """All 16 codes: the element of largest magnitude is -8, whatever its sign, by a signed scale."""
+
+    least = -8
+
+    def unrounded_scale(self, rows):
+        amax = floats_of(largest_bits(rows))
+        # Of equal ones a positive one decides.
+        is_positive = (rows == amax[:, None]).any(axis=1)
+        return np.where(is_positive, -amax, amax) / F32(8)
 
 
 class SmallFloat:
@@ -275,6 +348,36 @@ class TopK(Format):
         return out
 
 
+GROUP = 32  # elements that are rotated together
+
+
+def rotated(groups):
+    """Rows of 32 times the Hadamard matrix: (a + b, a - b) at distance 1, 2, 4, 8, 16, in turn."""
+    lanes = np.arange(GROUP)
+    for distance in (1, 2, 4, 8, 16):
+        other = groups[:, lanes ^ distance]
+        is_upper = (lanes & distance) != 0
+        groups = np.where(is_upper, other - groups, groups + other).astype(F32)
+    return groups
+
+
+class Hadamard(Format):
+    """Another format's message of rotated groups; the last group is padded with zeros and sent."""
+
+    def __init__(self, inner):
+        self.inner, self.unit = inner, max(GROUP, inner.unit)
+
+    def parts(self, n):
+        return self.inner.parts(ceil_div(n, GROUP) * GROUP)
+
+    def to_parts(self, y, exponent):
+        return self.inner.to_parts(rotated(in_blocks(y, GROUP)).reshape(-1), exponent)
+
+    def from_parts(self, arrays, n, exponent):
+        seen = one_nan(self.inner.from_parts(arrays, ceil_div(n, GROUP) * GROUP, exponent))
+        return (rotated(in_blocks(seen, GROUP)) * power_of_two(-5)).reshape(-1)[:n]
+
+
 def _no_options(make):
     def build(options):
         if options:
@@ -323,17 +426,30 @@ FAMILIES = {
     'fp16': _no_options(lambda: Cast(FP16, scaled=True)),
     'bf16': _no_options(lambda: Cast(BF16)),
     'int8': _blocks(BlockInt8),
-    'int4': _blocks(BlockInt4),
+    'int4': lambda options: SignedInt4() if options == 'signed' else _blocks(BlockInt4)(options),
     'fp8': _float8,
     'topk': _top_k,
 }
+
+
+ROTATING = ('int8', 'int4', 'fp8')  # families that take ,hadamard
+DRAWING = {'int8': _blocks(StochasticInt8), 'int4': _blocks(StochasticInt4)}  # and ,sr
 
 
 def parse(spec, data_type='fp32'):
     """The format of a text such as int8:block=64. `none` sends the data type of the call."""
     if spec == 'none':
         spec = DATA_TYPES[data_type].name
-    name, colon, options = spec.partition(':')
+    base, comma, wrapper = spec.partition(',')
+    name, colon, options = base.partition(':')
+    if name == 'topk':  # its comma belongs to the values
+        options, comma = spec.partition(':')[2], ''
+    if comma:
+        if wrapper == 'sr' and name in DRAWING:
+            return DRAWING[name](options)
+        if wrapper != 'hadamard' or name not in ROTATING or options == 'signed':
+            raise ValueError('%s takes no option "%s"' % (base, wrapper))
+        return Hadamard(parse(base))
     if name not in FAMILIES or (colon and not options):
         raise ValueError('unknown codec "%s", expected none, %s' % (spec, ', '.join(FAMILIES)))
     return FAMILIES[name](options)

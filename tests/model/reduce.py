@@ -66,6 +66,7 @@ class Setup:
     algo: str = 'tiered'       # or oneshot; tiered with one tier is the two-shot
     beta: float = 1.0
     chunk: int = 0             # elements per message, 0: one message per piece
+    seed: int = 0              # of stochastic rounding
 
     def specs(self, n_tiers):
         if len(self.codecs) not in (1, n_tiers):
@@ -88,8 +89,8 @@ def ceil_log2(n):
 class Call:
     """State of one call. Methods are in the order in which they run."""
 
-    def __init__(self, setup, inputs, residual=None):
-        self.setup, self.residual = setup, residual
+    def __init__(self, setup, inputs, residual=None, number=0):
+        self.setup, self.residual, self.number = setup, residual, number
         self.n_ranks, self.count = inputs.shape
         self.plan = planning.build(setup.layout, self.count)
         self.type = DATA_TYPES[setup.dtype]
@@ -101,6 +102,8 @@ class Call:
             raise ValueError('top-k is for sums')
         if residual is not None and not self.sums:
             raise ValueError('max and min take no feedback')
+        if residual is not None and any(c.stochastic for c in self.codecs):
+            raise ValueError('stochastic rounding takes no feedback')
         self.divisor = F32(self.n_ranks if setup.op == 'avg' else 1)
         self.value = np.array([self.type.from_bits(row) for row in inputs], F32)
         self.value = self.value.reshape(inputs.shape)
@@ -143,8 +146,10 @@ class Call:
     def _send(self, key, y, tier, exponent):
         """(what every receiver decodes, payload bytes) of a piece, chunk by chunk."""
         codec, seen, size = self.codecs[tier - 1], np.zeros(len(y), F32), 0
+        _, rank, start = key
         for a, b in planning.chunks(len(y), self.setup.chunk, self.align):
-            message = codec.encode(y[a:b], exponent)
+            draw = (self.setup.seed, self.number, rank, start + a)
+            message = codec.encode(y[a:b], exponent, draw)
             seen[a:b] = codec.decode(message, b - a, exponent)
             self.result.messages[key + (a,)] = message
             size += len(message)
@@ -227,6 +232,7 @@ class Call:
         self.result.sent[exchange.owner] += forwarded * (len(exchange.members) - 1)
 
 
-def allreduce(setup, inputs, residual=None):
-    """inputs: bits of the data type [rank][element]. The residual object is updated."""
-    return Call(setup, inputs, residual).run()
+def allreduce(setup, inputs, residual=None, number=0):
+    """inputs: bits of the data type [rank][element]. The residual object is updated. number: of the
+    call on its communicator, from 0; stochastic rounding draws by it."""
+    return Call(setup, inputs, residual, number).run()

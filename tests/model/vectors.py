@@ -37,7 +37,7 @@ class Case:
     shadow: int = 1
     known_zero: int = 0        # 1: the object is known to be zero before the first call
     chunk: int = 0             # elements per message; 0: one message per piece
-    seed: int = 1
+    seed: int = 1              # of the inputs and of stochastic rounding
     inject: str = '-'          # call:rank:index:bits of the data type in hex, separated by ','
 
     def text(self):
@@ -68,7 +68,7 @@ def _injections(text):
 
 def setup_of(case):
     return Setup(planning.parse_layout(case.layout), case.codecs.split(';'), case.op, case.dtype,
-                 case.algo, case.beta, case.chunk)
+                 case.algo, case.beta, case.chunk, case.seed)
 
 
 def run_calls(case):
@@ -82,7 +82,7 @@ def run_calls(case):
     for call in range(case.calls):
         rows = generate.inputs(case.seed, n_ranks, call, case.count, DATA_TYPES[case.dtype],
                                _injections(case.inject))
-        yield rows, allreduce(setup, rows, residual), residual
+        yield rows, allreduce(setup, rows, residual, call), residual
 
 
 def evaluate(case):

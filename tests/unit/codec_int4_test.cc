@@ -171,4 +171,45 @@ TEST(CodecInt4, NextToTheLargestFloat)
     EXPECT_TRUE(same_bits(d, { kInf, -kInf, 0.0f }));
 }
 
+/* The extreme is -8 whatever its sign; 8 on the other side is clamped. */
+TEST(CodecInt4Signed, MessageByHand)
+{
+    const dscomm_codec_t *codec = dscomm_codec("int4:signed");
+    const struct {
+        floats x, d;
+        uint16_t scale;
+        std::vector<uint8_t> codes;
+    } cases[] = {
+        { { 8, -7, 0.5f, -1.5f, 7 }, { 8, -7, -0.0f, -2, 7 }, 0xbf80, { 0x78, 0x20, 0x09 } },
+        { { -8, 7, 0.5f, -1.5f, -7 }, { -8, 7, 0, -2, -7 }, 0x3f80, { 0x78, 0xe0, 0x09 } },
+        { { -8, 8, 7.5f }, { -7, 8, 8 }, 0xbf80, { 0x87, 0x08 } }, /* equal: the positive one */
+        { { -8, 7.5f, 7.75f }, { -8, 7, 7 }, 0x3f80, { 0x78, 0x07 } },
+    };
+    for (const auto &c : cases) {
+        Message m(codec, c.x.size());
+        encode(codec, m, c.x);
+        EXPECT_EQ(load<uint16_t>(m, 0), c.scale);
+        for (size_t i = 0; i < c.codes.size(); i++)
+            EXPECT_EQ(*m.at(kCodesAt + i), c.codes[i]) << i;
+        EXPECT_TRUE(same_bits(decode(codec, m), c.d));
+    }
+}
+
+/* Away from zero to a bfloat16, for both signs: the extreme is never beyond -8. */
+TEST(CodecInt4Signed, ScaleIsRoundedAwayFromZero)
+{
+    const dscomm_codec_t *codec = dscomm_codec("int4:signed");
+    for (const float amax : { 1.0f, 1.001f, 7.99f, 0x1p-100f, 3e38f })
+        for (const float extreme : { amax, -amax }) {
+            Message m(codec, 1);
+            floats d(1);
+            encode(codec, m, { extreme }, d.data());
+            const float scale = from_bits(static_cast<uint32_t>(load<uint16_t>(m, 0)) << 16);
+            EXPECT_EQ(std::signbit(scale), extreme > 0) << extreme;
+            EXPECT_GE(std::fabs(scale) * 8, amax);
+            EXPECT_LT(std::fabs(scale) * 8, amax * (1 + 0x1p-7f));
+            EXPECT_EQ(*m.at(kCodesAt), 8);
+        }
+}
+
 } /* namespace */

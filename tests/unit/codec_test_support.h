@@ -46,12 +46,12 @@ inline bool same_bits(const floats &a, const floats &b)
 /* A message in aligned memory that starts as rubbish, so that unwritten bytes show. */
 class Message {
   public:
-    Message(const dscomm_codec_t *codec, size_t n, int exponent = 0)
+    Message(const dscomm_codec_t *codec, size_t n, int exponent = 0, dsc_draw draw = {})
         : bytes_(codec->ops->message_bytes(codec, n) + 64, 0xa5)
     {
         const size_t skip = 16 - reinterpret_cast<uintptr_t>(bytes_.data()) % 16;
         used_ = codec->ops->message_bytes(codec, n);
-        msg_ = { bytes_.data() + skip, n, exponent };
+        msg_ = { bytes_.data() + skip, n, exponent, draw };
     }
     Message(const Message &) = delete;
     Message &operator=(const Message &) = delete;
@@ -134,11 +134,15 @@ inline float full_code(const dscomm_codec_t *codec)
 {
     if (codec->values != nullptr)
         return full_code(codec->values);
-    if (codec->ops == dscomm_codec("int4")->ops)
-        return 7.0f;
-    if (codec->ops == dscomm_codec("fp8")->ops)
-        return 448.0f;
-    return codec->ops == dscomm_codec("fp8:e5m2")->ops ? 57344.0f : 127.0f;
+
+    const std::string spec = codec->spec;
+    const auto is = [&](const char *start) { return spec.rfind(start, 0) == 0; };
+
+    return is("int4:signed") ? 8.0f
+           : is("int4")      ? 7.0f
+           : is("fp8:e5m2")  ? 57344.0f
+           : is("fp8")       ? 448.0f
+                             : 127.0f;
 }
 
 /* What of v a codec can send at once: for top-k, so many elements as it keeps of a segment. */

@@ -212,3 +212,58 @@ size_t LEVEL(at_least)(uint8_t *mask, const float *v, const float *r, float beta
     return count +
            dsc_at_least_c(mask + i / 8, v + i, r != NULL ? r + i : NULL, beta, limit, n - i);
 }
+
+/* ---- Hadamard rotation ---- */
+
+#define GROUP_VECTORS (DSC_HADAMARD_GROUP / LANES)
+
+/* Short strides within vectors, then long ones between them. */
+static inline void rotate_group(vf v[GROUP_VECTORS])
+{
+#pragma GCC unroll 8
+    for (size_t i = 0; i < GROUP_VECTORS; i++)
+        v[i] = vf_butterflies(v[i]);
+#pragma GCC unroll 8
+    for (size_t stride = 1; stride < GROUP_VECTORS; stride *= 2) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < GROUP_VECTORS; i++) {
+            const vf a = v[i], b = v[i | stride];
+
+            if ((i & stride) != 0)
+                continue;
+            v[i] = vf_add(a, b);
+            v[i | stride] = vf_sub(a, b);
+        }
+    }
+}
+
+void LEVEL(hadamard_rotate)(float *rotated, const float *x, size_t n)
+{
+    const size_t whole = n - n % DSC_HADAMARD_GROUP;
+    vf v[GROUP_VECTORS];
+
+    for (size_t i = 0; i < whole; i += DSC_HADAMARD_GROUP) {
+        for (size_t j = 0; j < GROUP_VECTORS; j++)
+            v[j] = vf_load(x + i + j * LANES);
+        rotate_group(v);
+        for (size_t j = 0; j < GROUP_VECTORS; j++)
+            vf_store(rotated + i + j * LANES, v[j]);
+    }
+    dsc_hadamard_rotate_c(rotated + whole, x + whole, n - whole);
+}
+
+void LEVEL(hadamard_restore)(float *x, const float *rotated, size_t n)
+{
+    const size_t whole = n - n % DSC_HADAMARD_GROUP;
+    const vf scale = vf_set1(0x1p-5f);
+    vf v[GROUP_VECTORS];
+
+    for (size_t i = 0; i < whole; i += DSC_HADAMARD_GROUP) {
+        for (size_t j = 0; j < GROUP_VECTORS; j++)
+            v[j] = vf_load(rotated + i + j * LANES);
+        rotate_group(v);
+        for (size_t j = 0; j < GROUP_VECTORS; j++)
+            vf_store(x + i + j * LANES, vf_canonical(vf_mul(v[j], scale)));
+    }
+    dsc_hadamard_restore_c(x + whole, rotated + whole, n - whole);
+}

@@ -110,6 +110,18 @@ static inline vi vi_sub(vi a, vi b)
 {
     return _mm256_sub_epi32(a, b);
 }
+static inline vi vi_mul(vi a, vi b) /* the lower halves of products */
+{
+    return _mm256_mullo_epi32(a, b);
+}
+static inline vi vi_xor(vi a, vi b)
+{
+    return _mm256_xor_si256(a, b);
+}
+static inline vi vi_lanes(void) /* 0, 1, .. LANES - 1 */
+{
+    return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+}
 static inline vi vi_max(vi a, vi b) /* unsigned */
 {
     return _mm256_max_epu32(a, b);
@@ -133,6 +145,25 @@ static inline uint32_t vi_largest(vi a)
     x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0x4e));
     x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0xb1));
     return (uint32_t)_mm_cvtsi128_si32(x);
+}
+
+/* ---- butterflies: (a + b, a - b) of lanes 1, 2, 4 apart in turn, all strides below LANES ---- */
+
+/* A difference is a sum with the upper one of a pair negated: `upper` has signs there. */
+static inline vf butterfly(vf x, vf other, vi upper)
+{
+    return vf_add(other, vi_float(vi_xor(vf_bits(x), upper)));
+}
+static inline vf vf_butterflies(vf x)
+{
+    const int sign = INT32_MIN;
+
+    x = butterfly(x, _mm256_permute_ps(x, 0xb1),
+                  _mm256_setr_epi32(0, sign, 0, sign, 0, sign, 0, sign));
+    x = butterfly(x, _mm256_permute_ps(x, 0x4e),
+                  _mm256_setr_epi32(0, 0, sign, sign, 0, 0, sign, sign));
+    return butterfly(x, _mm256_permute2f128_ps(x, x, 1),
+                     _mm256_setr_epi32(0, 0, 0, 0, sign, sign, sign, sign));
 }
 
 /* ---- selection ---- */
@@ -226,7 +257,10 @@ static inline vi vi_load_i8(const void *p)
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
 }
 
-/* ---- codes: 16, 32 or 4*LANES of them, from vectors of integers from -128 to 127 ---- */
+/*
+ * ---- codes: 16, 32 or 4*LANES of them, from vectors of integers from -128 to 127; codes_store()
+ * turns larger ones into 127 ----
+ */
 
 /* Bytes of two vectors. */
 static inline __m128i narrow2(vi a, vi b)

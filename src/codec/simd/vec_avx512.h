@@ -104,6 +104,18 @@ static inline vi vi_sub(vi a, vi b)
 {
     return _mm512_sub_epi32(a, b);
 }
+static inline vi vi_mul(vi a, vi b)
+{
+    return _mm512_mullo_epi32(a, b);
+}
+static inline vi vi_xor(vi a, vi b)
+{
+    return _mm512_xor_si512(a, b);
+}
+static inline vi vi_lanes(void)
+{
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
 static inline vi vi_max(vi a, vi b)
 {
     return _mm512_max_epu32(a, b);
@@ -123,6 +135,20 @@ static inline vi vi_shift_left(vi a, int n)
 static inline uint32_t vi_largest(vi a)
 {
     return _mm512_reduce_max_epu32(a);
+}
+
+/* ---- butterflies: strides 1, 2, 4, 8 ---- */
+static inline vf vf_butterflies(vf x)
+{
+    vf other = _mm512_permute_ps(x, 0xb1);
+
+    x = _mm512_mask_sub_ps(_mm512_add_ps(x, other), 0xaaaa, other, x);
+    other = _mm512_permute_ps(x, 0x4e);
+    x = _mm512_mask_sub_ps(_mm512_add_ps(x, other), 0xcccc, other, x);
+    other = _mm512_shuffle_f32x4(x, x, 0xb1);
+    x = _mm512_mask_sub_ps(_mm512_add_ps(x, other), 0xf0f0, other, x);
+    other = _mm512_shuffle_f32x4(x, x, 0x4e);
+    return _mm512_mask_sub_ps(_mm512_add_ps(x, other), 0xff00, other, x);
 }
 
 /* ---- selection ---- */
@@ -227,7 +253,7 @@ static inline void codes_store(uint8_t *q, const vi *v, size_t n)
         return;
     }
     for (size_t i = 0; i < n / LANES; i++)
-        _mm_storeu_si128((__m128i *)q + i, _mm512_cvtepi32_epi8(v[i]));
+        _mm_storeu_si128((__m128i *)q + i, _mm512_cvtsepi32_epi8(v[i]));
 }
 /* Bytes in pairs: 1 * the lower + 16 * the upper of two. */
 static inline __m512i nibble_pairs(__m512i bytes)

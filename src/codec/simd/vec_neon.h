@@ -103,6 +103,20 @@ static inline vi vi_sub(vi a, vi b)
 {
     return vsubq_u32(a, b);
 }
+static inline vi vi_mul(vi a, vi b)
+{
+    return vmulq_u32(a, b);
+}
+static inline vi vi_xor(vi a, vi b)
+{
+    return veorq_u32(a, b);
+}
+static inline vi vi_lanes(void)
+{
+    static const uint32_t lanes[LANES] = { 0, 1, 2, 3 };
+
+    return vld1q_u32(lanes);
+}
 static inline vi vi_max(vi a, vi b)
 {
     return vmaxq_u32(a, b);
@@ -122,6 +136,16 @@ static inline vi vi_shift_left(vi a, int n)
 static inline uint32_t vi_largest(vi a)
 {
     return vmaxvq_u32(a);
+}
+
+/* ---- butterflies: strides 1, 2 ---- */
+static inline vf vf_butterflies(vf x)
+{
+    static const uint32_t odd[LANES] = { 0, 0x80000000, 0, 0x80000000 };
+    static const uint32_t high[LANES] = { 0, 0, 0x80000000, 0x80000000 };
+
+    x = vf_add(vrev64q_f32(x), vi_float(vi_xor(vf_bits(x), vi_load(odd))));
+    return vf_add(vextq_f32(x, x, 2), vi_float(vi_xor(vf_bits(x), vi_load(high))));
 }
 
 /* ---- selection ---- */
@@ -224,12 +248,16 @@ static inline vi vi_load_i8(const void *p)
 }
 
 /* ---- codes: sixteen of them ---- */
+static inline int8x8_t narrow2(vi a, vi b)
+{
+    const int16x4_t low = vqmovn_s32(vreinterpretq_s32_u32(a));
+    const int16x4_t high = vqmovn_s32(vreinterpretq_s32_u32(b));
+
+    return vqmovn_s16(vcombine_s16(low, high));
+}
 static inline uint8x16_t narrow4(const vi v[4])
 {
-    const uint16x8_t a = vcombine_u16(vmovn_u32(v[0]), vmovn_u32(v[1]));
-    const uint16x8_t b = vcombine_u16(vmovn_u32(v[2]), vmovn_u32(v[3]));
-
-    return vcombine_u8(vmovn_u16(a), vmovn_u16(b));
+    return vreinterpretq_u8_s8(vcombine_s8(narrow2(v[0], v[1]), narrow2(v[2], v[3])));
 }
 static inline void codes_store(uint8_t *q, const vi *v, size_t n)
 {
