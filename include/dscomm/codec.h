@@ -7,6 +7,12 @@
  *   int8        8-bit integers with one float32 scale per block; int8:block=N
  *   int4        4-bit integers with one bfloat16 scale per block; int4:block=N
  *   fp8         8-bit floats, E4M3, with one float32 scale per 256; fp8:e5m2 for E5M2
+ *   mxfp8       OCP MX: 8-bit floats, E4M3, a power of two as scale per 32; mxfp8:e5m2 for E5M2
+ *   mxfp4       4-bit floats, E2M1, likewise
+ *   mxint8      8-bit integers, likewise
+ *   nvfp4       4-bit floats, E2M1; an 8-bit float as scale per 16, one float32 scale per 65536
+ * Scales of mx... are rounded down, as the MX specification says, and the largest elements of a
+ * block may saturate; with ,ceil behind any of these specs they are rounded up.
  * N is one of 16 32 64 128 256: elements of a block, by default 256 for int8 and 64 for int4.
  *
  * The byte layout is normative in docs/wire_format.md. Usable without a communicator.

@@ -13,16 +13,18 @@
 #define ELEMS_MAX (SIZE_MAX / 16)
 
 static const struct dsc_family *const families[] = {
-    &dsc_family_none, &dsc_family_fp32, &dsc_family_fp16, &dsc_family_bf16,
-    &dsc_family_int8, &dsc_family_int4, &dsc_family_fp8,
+    &dsc_family_none,  &dsc_family_fp32,   &dsc_family_fp16,  &dsc_family_bf16,
+    &dsc_family_int8,  &dsc_family_int4,   &dsc_family_fp8,   &dsc_family_mxfp8,
+    &dsc_family_mxfp4, &dsc_family_mxint8, &dsc_family_nvfp4,
 };
 
 /* New ones go to the end: files of tests/fuzz/corpus hold indices. */
 static const char *const test_specs[] = {
-    "none",           "fp32",           "fp16",          "bf16",
-    "int8",           "int8:block=16",  "int8:block=64", "int8:block=128",
-    "int8:block=32",  "int4",           "int4:block=16", "int4:block=32",
-    "int4:block=128", "int4:block=256", "fp8",           "fp8:e5m2",
+    "none",          "fp32",          "fp16",           "bf16",           "int8",
+    "int8:block=16", "int8:block=64", "int8:block=128", "int8:block=32",  "int4",
+    "int4:block=16", "int4:block=32", "int4:block=128", "int4:block=256", "fp8",
+    "fp8:e5m2",      "mxfp8",         "mxfp8,ceil",     "mxfp8:e5m2",     "mxfp8:e5m2,ceil",
+    "mxfp4",         "mxfp4,ceil",    "mxint8",         "mxint8,ceil",    "nvfp4",
 };
 
 /* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */
@@ -37,13 +39,23 @@ static const struct dsc_family *find_family(const char *spec, size_t name_len)
     return NULL;
 }
 
-static const struct dsc_codec *find_codec(const struct dsc_family *family, const char *spec,
-                                          const char *options)
+/* Options without those that mean the same as none. */
+static const char *skip_default(const char *options, const char *same_as_none)
 {
-    if (family->default_option != NULL && strcmp(options, family->default_option) == 0)
-        return &family->rows[0];
+    const size_t len = same_as_none != NULL ? strlen(same_as_none) : 0;
+
+    if (len == 0 || strncmp(options, same_as_none, len) != 0)
+        return options;
+    return options[len] == '\0' || options[len] == ',' ? options + len : options;
+}
+
+/* A row's spec is the family's name and its options. */
+static const struct dsc_codec *find_codec(const struct dsc_family *family, const char *options)
+{
+    const char *const rest = skip_default(options, family->default_option);
+
     for (size_t i = 0; i < family->n_rows; i++) {
-        if (strcmp(spec, family->rows[i].spec) == 0)
+        if (strcmp(rest, family->rows[i].spec + strlen(family->name)) == 0)
             return &family->rows[i];
     }
     return NULL;
@@ -105,7 +117,7 @@ dscomm_status_t dscomm_codec_parse(const char *spec, const dscomm_codec_t **code
     const size_t name_len = strcspn(spec, ":,");
     const struct dsc_family *const family = find_family(spec, name_len);
     const struct dsc_codec *const codec =
-        family != NULL ? find_codec(family, spec, spec + name_len) : NULL;
+        family != NULL ? find_codec(family, spec + name_len) : NULL;
 
     if (codec == NULL)
         return fail_unknown(family, spec);

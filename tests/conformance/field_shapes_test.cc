@@ -61,7 +61,7 @@ TEST(Field, D5_TenMillionElements)
     }
     World w(3);
 
-    for (const char *spec : { "int4", "fp8", "fp8:e5m2" })
+    for (const char *spec : { "int4", "fp8", "fp8:e5m2", "mxfp8", "mxfp4", "mxint8", "nvfp4" })
         check_placed(w, spec, DSCOMM_FLOAT32, 10556587, 0, 0, false);
 }
 

@@ -22,13 +22,18 @@ LINE = ('layout=%(layout)s codecs=%(codecs)s op=%(op)s dtype=%(dtype)s algo=%(al
 DEFAULTS = dict(layout='0,1,2', codecs='int8', op='sum', dtype='fp32', algo='tiered', count=1500,
                 calls=6, rdtype='fp32', shadow=1, seed=5, inject='-', transport='loopback', chunk=0,
                 law=True)  # law False: only the bits are compared
-CODECS = ['none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=64', 'int4', 'int4:block=16', 'fp8', 'fp8:e5m2']
+CODECS = ['none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=64', 'int4', 'int4:block=16', 'fp8', 'fp8:e5m2',
+          'mxfp8', 'mxfp8,ceil', 'mxfp8:e5m2', 'mxfp8:e5m2,ceil', 'mxfp4', 'mxfp4,ceil', 'mxint8', 'mxint8,ceil',
+          'nvfp4']
 LAYOUTS = ['0', '0,1', '0,1,2,3,4', '0,1,2,3,4,5,6,7,8', '(0,1,2),(3,4,5,6)', '(0),(1),(2),(3,4)',
            '((0,1),(2)),((3,4,5))']
 NAN_CALL = {'fp32': '3:0:300:7fc00000,3:1:7:ff800000', 'bf16': '3:0:300:7fc0,3:1:7:ff80',
             'fp16': '3:0:300:7e00,3:1:7:fc00'}
 LIVENESS_CAP = {'int8': .02, 'int8:block=64': .02, 'bf16': .02, 'fp16': .02, 'none': 1e-6,
-                'fp32': 1e-6, 'int4': .3, 'int4:block=16': .3, 'fp8': .06, 'fp8:e5m2': .12}
+                'fp32': 1e-6, 'int4': .3, 'int4:block=16': .3, 'fp8': .06, 'fp8:e5m2': .12,
+                # twice what was measured: .041 .036 .072 .071 .164 .160 .011 .011 .130
+                'mxfp8': .08, 'mxfp8,ceil': .075, 'mxfp8:e5m2': .15, 'mxfp8:e5m2,ceil': .15, 'mxfp4': .33,
+                'mxfp4,ceil': .32, 'mxint8': .022, 'mxint8,ceil': .022, 'nvfp4': .26}
 
 
 def cases():
@@ -47,7 +52,9 @@ def cases():
             yield 'random', dict(layout=layout, codecs=codecs, shadow=0, transport='tcp')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='none;int8')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='fp8;int4', count=9001, transport='shm')
-    for codecs in ('int4', 'fp8', 'fp8:e5m2'):
+    yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='mxfp8;nvfp4', count=9001, transport='shm')
+    yield 'random', dict(codecs='nvfp4', count=200001, calls=2, transport='shm')
+    for codecs in ('int4', 'fp8', 'fp8:e5m2', 'mxfp8', 'mxfp4', 'nvfp4'):
         yield 'random', dict(codecs=codecs, op='avg', rdtype='bf16')
         yield 'random', dict(codecs=codecs, shadow=0, transport='tcp')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='bf16;int8', op='avg', dtype='bf16')
@@ -122,7 +129,8 @@ class Checker:
         at_100, at_200 = (np.linalg.norm(load('res_%d' % t)) / total for t in (99, 199))
         print('alive %-14s ||sum r|| / ||sum v|| %.5f after 100 calls, %.5f after 200'
               % (case['codecs'], at_100, at_200))
-        self.check(at_200 <= 1.1 * at_100 + 1e-9, 'residual grows', case['codecs'], at_100, at_200)
+        # Either is within 6 % of what it is on average over calls.
+        self.check(at_200 <= 1.15 * at_100 + 1e-9, 'residual grows', case['codecs'], at_100, at_200)
         self.check(at_200 <= LIVENESS_CAP[case['codecs']], 'residual large', case['codecs'], at_200)
 
 

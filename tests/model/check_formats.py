@@ -12,9 +12,12 @@ from ieee import BF16, F32, FP16, bits_of, floats_of, pick
 # ---- formats ----
 def check_codec_specs():
     for spec in ('int9', 'int8 ', ' int8', '', 'int8:block=17', 'int8:block=512', 'int8:', 'fp16:x',
-                 'int8:block', 'INT8', 'none,sr', 'int4:block=17', 'int4:', 'fp8:e3m4', 'fp8:', 'e4m3'):
+                 'int8:block', 'INT8', 'none,sr', 'int4:block=17', 'int4:', 'fp8:e3m4', 'fp8:', 'e4m3',
+                 'mxfp8:', 'mxfp8,', 'mxfp8:,ceil', 'mxfp8,floor', 'mxfp8:e2m1', 'mxfp4:e2m1', 'nvfp4,ceil',
+                 'fp8,ceil'):
         expect(refuses(ValueError, formats.parse, spec), 'spec must be refused', repr(spec))
     expect(formats.parse('fp8:e4m3').kind is formats.parse('fp8').kind, 'alias')
+    expect(formats.parse('mxfp8:e4m3,ceil').ceil and not formats.parse('mxfp8:e5m2').ceil, 'ceil')
     expect(formats.parse('none', 'bf16').data_type is BF16, 'none follows the data type')
 
 
@@ -29,7 +32,8 @@ def check_message_sizes():
                 if len(wrong) != len(message):
                     expect(refuses(formats.WireError, f.decode, wrong, n), 'length', spec, n)
     for spec, size in (('int8', 16 + 1008), ('int4', 32 + 512), ('fp8', 16 + 1008),
-                       ('int4:block=16', 128 + 512)):
+                       ('int4:block=16', 128 + 512), ('mxfp8', 32 + 1008), ('mxfp4', 32 + 512),
+                       ('mxint8,ceil', 32 + 1008), ('nvfp4', 16 + 64 + 512)):
         expect(formats.parse(spec).payload_bytes(1000) == size, spec, 'of 1000')
 
 

@@ -135,7 +135,7 @@ def build(nested, n):
     return Plan(len(tree.ranks), tree.tier, tree.level, tuple(exchanges), tuple(final))
 
 
-def chunks(length, chunk):
+def chunks(length, chunk, align=GRANULE):
     """Spans of the messages of one piece, relative to its start. chunk 0: the piece in one."""
-    step = ceil_div(chunk, GRANULE) * GRANULE if chunk else max(length, 1)
+    step = ceil_div(chunk, align) * align if chunk else max(length, 1)
     return [(a, min(a + step, length)) for a in range(0, length, step)]

@@ -95,6 +95,7 @@ class Call:
         self.type = DATA_TYPES[setup.dtype]
         self.specs = setup.specs(self.plan.n_tiers)
         self.codecs = [formats.parse(s, setup.dtype) for s in self.specs]
+        self.align = max(f.align for f in self.codecs)  # one chunk size for all tiers
         self.sums = setup.op in ('sum', 'avg')
         if residual is not None and not self.sums:
             raise ValueError('max and min take no feedback')
@@ -140,7 +141,7 @@ class Call:
     def _send(self, key, y, tier, exponent):
         """(what every receiver decodes, payload bytes) of a piece, chunk by chunk."""
         codec, seen, size = self.codecs[tier - 1], np.zeros(len(y), F32), 0
-        for a, b in planning.chunks(len(y), self.setup.chunk):
+        for a, b in planning.chunks(len(y), self.setup.chunk, self.align):
             message = codec.encode(y[a:b], exponent)
             seen[a:b] = codec.decode(message, b - a, exponent)
             self.result.messages[key + (a,)] = message

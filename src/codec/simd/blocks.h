@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block formats in the words of a vec_*.h. Whole ordinary blocks run here; the short last block and
- * rare ones (poison, sums near the largest float, codes that are no numbers) go through the
- * reference.
+ * Block formats in the words of a vec_*.h: what arrays of blocks need, whatever their format is
+ * (formats.h). Whole ordinary blocks run here; the short last block and rare ones (poison, sums
+ * near the largest float, codes that are no numbers) go through the reference.
  *
  * Encoding works in two passes over a tile that stays in the first cache level: maxima, from which
  * come all scales of the tile at once, then codes.
- *
- * No clamp: |x| <= amax, and scale and inverse are each rounded once, so |x*inv| is beyond the
- * largest code by less than 2^-21 of it and rounds to it.
  */
-#include "codec/bits.h"
-#include "codec/kernels.h"
-
-enum format { INT8, INT4, E4M3, E5M2 };
+#include "codec/simd/formats.h"
 
 #define TILE 2048               /* elements */
 #define STREAM_TILE 256         /* reads and writes of DRAM in turn, at short intervals */
 #define TILE_BLOCKS (TILE / 16) /* of the smallest block */
+#define RUN 256                 /* elements of small blocks that are looked at together */
 #define F32_HUGE 0x7f000000u    /* 2^127: with amax below it no D overflows */
-#define SCALE_HUGE 0x7b000000u  /* 2^119: times 256 still finite */
 
 /* What a quantizing pass leaves per element besides the code. */
 enum kept { KEEP_NOTHING, KEEP_D, KEEP_RESIDUAL, STREAM_RESIDUAL };
@@ -31,116 +25,25 @@ static const struct {
     dsc_block_decode_fn *decode;
     dsc_block_decode_add_fn *decode_add;
 } reference[] = {
-#define REFERENCE(name)                                                               \
-    {                                                                                 \
-        dsc_##name##_encode_c, dsc_##name##_encode_feedback_c, dsc_##name##_decode_c, \
-            dsc_##name##_decode_add_c                                                 \
+#define REFERENCE(encoder, decoder)                                                            \
+    {                                                                                          \
+        dsc_##encoder##_encode_c, dsc_##encoder##_encode_feedback_c, dsc_##decoder##_decode_c, \
+            dsc_##decoder##_decode_add_c                                                       \
     }
-    [INT8] = REFERENCE(int8),
-    [INT4] = REFERENCE(int4),
-    [E4M3] = REFERENCE(e4m3),
-    [E5M2] = REFERENCE(e5m2),
+    [INT8] = REFERENCE(int8, int8),
+    [INT4] = REFERENCE(int4, int4),
+    [E4M3] = REFERENCE(e4m3, e4m3),
+    [E5M2] = REFERENCE(e5m2, e5m2),
+    [MXFP8] = REFERENCE(mxfp8, mxfp8),
+    [MXFP8_CEIL] = REFERENCE(mxfp8_ceil, mxfp8),
+    [MXFP8_E5M2] = REFERENCE(mxfp8_e5m2, mxfp8_e5m2),
+    [MXFP8_E5M2_CEIL] = REFERENCE(mxfp8_e5m2_ceil, mxfp8_e5m2),
+    [MXFP4] = REFERENCE(mxfp4, mxfp4),
+    [MXFP4_CEIL] = REFERENCE(mxfp4_ceil, mxfp4),
+    [MXINT8] = REFERENCE(mxint8, mxint8),
+    [MXINT8_CEIL] = REFERENCE(mxint8_ceil, mxint8),
 #undef REFERENCE
 };
-
-/* ---- scales ---- */
-
-/* As sent, and the inverse. Tiny blocks get zeros, which make codes and D zero without a branch. */
-DSC_INLINE void scales_of(enum format format, uint32_t *scale, uint32_t *inv,
-                          const uint32_t *amax_bits)
-{
-    const float largest = format == INT8   ? 127.0f
-                          : format == INT4 ? 7.0f
-                          : format == E4M3 ? 448.0f
-                                           : 57344.0f;
-    const vi bits = vi_load(amax_bits);
-    const vf amax = vi_float(bits), zero = vf_set1(0.0f);
-    vf s = vf_div(amax, vf_set1(largest));
-    vf t;
-
-    if (format == INT4) {
-        s = vi_float(vi_and(vi_add(vf_bits(s), vi_set1(0xffff)), vi_set1(0xffff0000)));
-        t = vf_div(vf_set1(1.0f), s);
-    } else {
-        t = vf_div(vf_set1(largest), amax);
-    }
-    vi_store(scale, vf_bits(vf_if_at_least(bits, F32_TINY, s, zero)));
-    vi_store(inv, vf_bits(vf_if_at_least(bits, F32_TINY, t, zero)));
-}
-
-DSC_INLINE void put_scale(enum format format, void *scales, size_t i, uint32_t bits)
-{
-    if (format == INT4)
-        ((uint16_t *)scales)[i] = (uint16_t)(bits >> 16);
-    else
-        ((float *)scales)[i] = float_of(bits);
-}
-
-DSC_INLINE uint32_t get_scale(enum format format, const void *scales, size_t i)
-{
-    return format == INT4 ? (uint32_t)((const uint16_t *)scales)[i] << 16
-                          : bits_of(((const float *)scales)[i]);
-}
-
-DSC_INLINE size_t scale_bytes(enum format format, size_t n)
-{
-    return n * (format == INT4 ? sizeof(uint16_t) : sizeof(float));
-}
-
-DSC_INLINE size_t code_bytes(enum format format, size_t n)
-{
-    return format == INT4 ? n / 2 : n;
-}
-
-/* ---- one vector ---- */
-
-/* A block's numbers in all lanes. `sign` is 0 in tiny blocks, whose codes are all 0. */
-struct factors {
-    vf scale, inv;
-    vi sign;
-};
-
-DSC_INLINE struct factors factors_of(uint32_t scale, uint32_t inv)
-{
-    return (struct factors){ vf_set1(float_of(scale)), vf_set1(float_of(inv)),
-                             vi_set1(inv != 0 ? 0x80000000u : 0) };
-}
-
-/*
- * Rounds |t| to `mbits` of mantissa by one addition, see minifloat_code() in blocks_c.c. d gets the
- * rounded value, which is exact.
- */
-DSC_INLINE vi minifloat_codes(uint32_t mbits, uint32_t min_exponent, vf t, vi sign_bit, vf *d)
-{
-    const vi sign = vi_and(vf_bits(t), sign_bit);
-    const vi magnitude = vi_and(vf_bits(t), vi_set1(F32_ABS));
-    const vi e = vi_max(vi_and(magnitude, vi_set1(F32_INF)), vi_set1(min_exponent << 23));
-    const vi magic = vi_add(e, vi_set1((23 - mbits) << 23));
-    const vf sum = vf_add(vi_float(magnitude), vi_float(magic));
-    const vi steps = vi_sub(vf_bits(sum), magic);
-    const vi base = vi_sub(vi_shift_right(e, (int)(23 - mbits)), vi_set1(min_exponent << mbits));
-
-    *d = vi_float(vi_or(vf_bits(vf_sub(sum, vi_float(magic))), sign));
-    return vi_or(vi_add(steps, base), vi_shift_right_signed(sign, 24));
-}
-
-/* Codes of x as signed bytes in 32-bit lanes; d gets D. */
-DSC_INLINE vi quantize(enum format format, vf x, const struct factors *f, vf *d)
-{
-    const vf t = vf_mul(x, f->inv);
-    vi code;
-
-    if (format == E4M3) {
-        code = minifloat_codes(3, 127 - 6, t, f->sign, d);
-    } else if (format == E5M2) {
-        code = minifloat_codes(2, 127 - 14, t, f->sign, d);
-    } else {
-        code = vf_to_int(t);
-        *d = vi_to_float(code);
-    }
-    *d = vf_mul(*d, f->scale);
-    return code;
-}
 
 /* ---- what is encoded ---- */
 
@@ -152,6 +55,7 @@ struct encoding {
     float beta;
     unsigned flags;
     uint32_t rare; /* least amax bits of blocks that the reference does */
+    struct segment segment;
 };
 
 DSC_INLINE bool has_feedback(enum kept kept)
@@ -173,7 +77,12 @@ DSC_INLINE void encode_rare(enum format format, const struct encoding *e, size_t
     uint8_t *const codes = e->q + code_bytes(format, i);
     uint8_t *const scales = e->scales + scale_bytes(format, b);
 
-    if (has_feedback(kept))
+    if (format == NVFP4 && has_feedback(kept))
+        dsc_nvfp4_encode_feedback_c(codes, scales, e->out + i, e->v + i, e->r + i, e->beta,
+                                    e->flags, n, e->segment.amax);
+    else if (format == NVFP4)
+        dsc_nvfp4_encode_c(codes, scales, out_at(e, i, kept), e->v + i, n, e->segment.amax);
+    else if (has_feedback(kept))
         reference[format].encode_feedback(codes, scales, e->out + i, e->v + i, e->r + i, e->beta,
                                           e->flags, n, block);
     else
@@ -182,9 +91,9 @@ DSC_INLINE void encode_rare(enum format format, const struct encoding *e, size_t
 
 /* ---- first pass: maxima and scales of a tile's blocks ---- */
 
-/* Maxima and scales are bits. */
+/* Maxima and scales are bits; nvfp4 sends codes of scales. */
 struct tile {
-    uint32_t amax[TILE_BLOCKS], scale[TILE_BLOCKS], inv[TILE_BLOCKS];
+    uint32_t amax[TILE_BLOCKS], scale[TILE_BLOCKS], inv[TILE_BLOCKS], sent[TILE_BLOCKS];
     float x[TILE]; /* sums, with feedback */
 };
 
@@ -207,6 +116,20 @@ DSC_INLINE uint32_t max_magnitude(const struct encoding *e, float *sums, size_t 
     return vi_largest(m);
 }
 
+/* Tiny blocks get zeros, which make codes and D zero without a branch. */
+DSC_INLINE void put_scales(enum format format, struct tile *t, size_t b,
+                           const struct segment *segment)
+{
+    const vi amax = vi_load(t->amax + b);
+    const vf zero = vf_set1(0.0f);
+    const struct scales s = format == NVFP4 ? e4m3_scales(amax, segment) : scales_of(format, amax);
+
+    vi_store(t->scale + b, vf_bits(vf_if_at_least(amax, F32_TINY, s.value, zero)));
+    vi_store(t->inv + b, vf_bits(vf_if_at_least(amax, F32_TINY, s.inv, zero)));
+    if (format == NVFP4)
+        vi_store(t->sent + b, vf_bits(vf_if_at_least(amax, F32_TINY, vi_float(s.sent), zero)));
+}
+
 DSC_INLINE void tile_scales(enum format format, struct tile *t, const struct encoding *e, size_t n,
                             uint32_t block, enum kept kept)
 {
@@ -215,7 +138,7 @@ DSC_INLINE void tile_scales(enum format format, struct tile *t, const struct enc
     for (size_t b = 0; b < n_blocks; b++)
         t->amax[b] = max_magnitude(e, t->x, b * block, block, kept);
     for (size_t b = 0; b < n_blocks; b += LANES)
-        scales_of(format, t->scale + b, t->inv + b, t->amax + b);
+        put_scales(format, t, b, &e->segment);
 }
 
 /* ---- second pass: codes, and what they leave ---- */
@@ -246,7 +169,7 @@ DSC_INLINE void quantize_group(enum format format, const struct encoding *e, con
 #pragma GCC unroll 4
     for (size_t i = 0; i < group; i += LANES)
         codes[i / LANES] = quantize_at(format, e, values, first + i, f, kept);
-    if (format == INT4)
+    if (has_nibbles(format))
         nibbles_store(q, codes, group);
     else
         codes_store(q, codes, group);
@@ -271,13 +194,13 @@ DSC_INLINE void tile_codes(enum format format, const struct tile *t, const struc
     const float *const values = has_feedback(kept) ? t->x : e->v;
 
     for (size_t b = 0; b < n / block; b++) {
-        const struct factors f = factors_of(t->scale[b], t->inv[b]);
+        const struct factors f = factors_of(format, t->scale[b], t->inv[b]);
 
         if (t->amax[b] >= e->rare) {
             encode_rare(format, e, b, block, block, kept);
             continue;
         }
-        put_scale(format, e->scales, b, t->scale[b]);
+        put_scale(format, e->scales, b, format == NVFP4 ? t->sent[b] : t->scale[b]);
         quantize_block(format, e, values, b * block, block, &f, kept);
     }
 }
@@ -329,9 +252,9 @@ DSC_INLINE void encode_tiles(enum format format, struct encoding e, size_t n, ui
 DSC_INLINE void encode_blocks(enum format format, struct encoding e, size_t n, uint32_t block,
                               enum kept kept)
 {
-    const uint32_t usual = format == INT4 ? 64 : 256;
+    const uint32_t usual = formats[format].block;
 
-    if (block == usual)
+    if (block == usual || has_byte_scales(format))
         encode_tiles(format, e, n, usual, kept);
     else
         encode_tiles(format, e, n, block, kept);
@@ -360,128 +283,155 @@ DSC_INLINE void encode_feedback(enum format format, struct encoding e, size_t n,
 
 /* ---- decoding ---- */
 
-/* Blocks that hold no ordinary numbers, or whose scale the fast spelling cannot take. */
-DSC_INLINE bool is_rare(enum format format, const uint8_t *q, uint32_t scale, uint32_t block)
+/* What becomes of D. */
+enum into { STORE, STREAM, ADD };
+
+/* Operands of a decoding; they move on from run to run. */
+struct decoding {
+    float *dst;
+    const uint8_t *q, *scales;
+};
+
+DSC_INLINE struct decoding decoding_at(enum format format, const struct decoding *d, size_t i,
+                                       uint32_t block)
 {
-    if (format == E4M3)
-        return (scale & F32_ABS) >= SCALE_HUGE || codes_exceed(q, block, 0x7e);
-    if (format == E5M2)
-        return (scale & F32_ABS) >= F32_INF || codes_exceed(q, block, 0x7b);
-    return (scale & F32_ABS) >= F32_INF;
+    return (struct decoding){ d->dst + i, d->q + code_bytes(format, i),
+                              d->scales + scale_bytes(format, i / block) };
 }
 
-/* What a block's codes are multiplied with: vf_load_e4m3() gives values / 256. */
-DSC_INLINE nibble_table factor_of(enum format format, uint32_t scale)
+/* By the reference: n elements. */
+DSC_INLINE void decode_rare(enum format format, const struct decoding *d, size_t n, uint32_t block,
+                            enum into into)
 {
-    if (format == INT4)
-        return nibbles_scaled(float_of(scale));
-    return vf_set1(format == E4M3 ? float_of(scale) * 256.0f : float_of(scale));
+    if (into == ADD)
+        reference[format].decode_add(d->dst, d->q, d->scales, n, block);
+    else
+        reference[format].decode(d->dst, d->q, d->scales, 0, n, block);
 }
 
-/* D of LANES elements from element i of a block on. */
-DSC_INLINE vf dequantize(enum format format, const uint8_t *q, uint32_t i, nibble_table factor)
+DSC_INLINE void decode_ordinary(enum format format, const struct decoding *d, uint32_t scale,
+                                uint32_t block, enum into into)
 {
-    if (format == INT4)
-        return vf_nibbles(q + i / 2, factor);
-    if (format == E4M3)
-        return vf_mul(vf_load_e4m3(q + i), factor);
-    if (format == E5M2)
-        return vf_mul(vf_load_e5m2(q + i), factor);
-    return vf_mul(vi_to_float(vi_load_i8(q + i)), factor);
-}
-
-DSC_INLINE void decode_to(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
-                          size_t n, uint32_t block, bool stream)
-{
-    const size_t whole = n - n % block;
-
-    for (size_t i = 0; i < whole; i += block) {
-        const uint8_t *const codes = q + code_bytes(format, i);
-        const uint32_t scale = get_scale(format, scales, i / block);
-
-        if (is_rare(format, codes, scale, block)) {
-            reference[format].decode(dst + i, codes, scales + scale_bytes(format, i / block), 0,
-                                     block, block);
-            continue;
-        }
-        const nibble_table factor = factor_of(format, scale);
+    const nibble_table factor = factor_of(format, scale);
 
 #pragma GCC unroll 4
-        for (uint32_t j = 0; j < block; j += LANES) {
-            const vf d = dequantize(format, codes, j, factor);
+    for (uint32_t i = 0; i < block; i += LANES) {
+        const vf x = dequantize(format, d->q, i, factor);
 
-            if (stream)
-                vf_stream(dst + i + j, d);
-            else
-                vf_store(dst + i + j, d);
-        }
+        if (into == STREAM)
+            vf_stream(d->dst + i, x);
+        else
+            vf_store(d->dst + i, into == ADD ? vf_add(vf_load(d->dst + i), x) : x);
     }
-    reference[format].decode(dst + whole, q + code_bytes(format, whole),
-                             scales + scale_bytes(format, whole / block), 0, n - whole, block);
 }
 
-DSC_INLINE void decode(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
-                       unsigned flags, size_t n, uint32_t block)
+/* Blocks of one run; is_clean: none of them is rare. */
+DSC_INLINE void decode_run(enum format format, const struct decoding *run, size_t n, uint32_t block,
+                           enum into into, bool is_clean)
 {
-    if ((flags & DSC_STREAM) != 0 && (uintptr_t)dst % STREAM_ALIGN == 0) {
-        decode_to(format, dst, q, scales, n, block, true);
+    for (size_t i = 0; i < n; i += block) {
+        const struct decoding d = decoding_at(format, run, i, block);
+        const uint32_t scale = get_scale(format, d.scales, 0);
+        const bool is_least = is_least_scale(format, scale);
+
+        if (!is_clean && is_rare(format, d.q, scale, block))
+            decode_rare(format, &d, block, block, into);
+        else if (is_least && !are_zeros(d.q, code_bytes(format, block)))
+            decode_rare(format, &d, block, block, into);
+        else /* zeros under the least scale: products that are subnormal would be slow */
+            decode_ordinary(format, &d, is_least ? 0 : scale, block, into);
+    }
+}
+
+/* Of n elements in blocks with E8M0 scales: codes and scales are looked at once for all. */
+DSC_INLINE bool is_clean_run(enum format format, const struct decoding *run, size_t n,
+                             uint32_t block)
+{
+    uint8_t largest = 0;
+
+    for (size_t i = 0; i < n / block; i++)
+        largest = run->scales[i] > largest ? run->scales[i] : largest;
+    return !is_rare_scale(format, e8m0_bits(largest)) &&
+           !has_rare_codes(format, run->q, (uint32_t)n);
+}
+
+DSC_INLINE void decode_blocks(enum format format, struct decoding d, size_t n, uint32_t any_block,
+                              enum into into)
+{
+    const bool has_runs = formats[format].scale == SCALE_E8M0;
+    const uint32_t block = has_runs ? formats[format].block : any_block;
+    const size_t whole = n - n % block;
+
+    for (size_t i = 0, len; i < whole; i += len) {
+        const struct decoding run = decoding_at(format, &d, i, block);
+
+        len = dsc_min_size(has_runs ? RUN : block, whole - i);
+        if (has_runs && is_clean_run(format, &run, len, block))
+            decode_run(format, &run, len, block, into, true);
+        else
+            decode_run(format, &run, len, block, into, false);
+    }
+    d = decoding_at(format, &d, whole, block);
+    decode_rare(format, &d, n - whole, block, into);
+}
+
+DSC_INLINE void decode(enum format format, struct decoding d, unsigned flags, size_t n,
+                       uint32_t block)
+{
+    if ((flags & DSC_STREAM) != 0 && (uintptr_t)d.dst % STREAM_ALIGN == 0) {
+        decode_blocks(format, d, n, block, STREAM);
         vec_stream_end();
     } else {
-        decode_to(format, dst, q, scales, n, block, false);
+        decode_blocks(format, d, n, block, STORE);
     }
 }
 
-DSC_INLINE void decode_add(enum format format, float *acc, const uint8_t *q, const uint8_t *scales,
-                           size_t n, uint32_t block)
-{
-    const size_t whole = n - n % block;
-
-    for (size_t i = 0; i < whole; i += block) {
-        const uint8_t *const codes = q + code_bytes(format, i);
-        const uint32_t scale = get_scale(format, scales, i / block);
-
-        if (is_rare(format, codes, scale, block)) {
-            reference[format].decode_add(acc + i, codes, scales + scale_bytes(format, i / block),
-                                         block, block);
-            continue;
-        }
-        const nibble_table factor = factor_of(format, scale);
-
-#pragma GCC unroll 4
-        for (uint32_t j = 0; j < block; j += LANES)
-            vf_store(acc + i + j,
-                     vf_add(vf_load(acc + i + j), dequantize(format, codes, j, factor)));
-    }
-    reference[format].decode_add(acc + whole, q + code_bytes(format, whole),
-                                 scales + scale_bytes(format, whole / block), n - whole, block);
-}
-
-/* The four primitives of a format, under the names of kernels.h. */
-#define BLOCK_FORMAT(name, format)                                                             \
-    void LEVEL(name##_encode)(void *q, void *scale, float *d, const float *x, size_t n,        \
-                              uint32_t block)                                                  \
-    {                                                                                          \
-        encode(format, (struct encoding){ q, scale, d, x, NULL, 0.0f, 0, 0 }, n, block);       \
-    }                                                                                          \
-    void LEVEL(name##_encode_feedback)(void *q, void *scale, float *r_out, const float *v,     \
-                                       const float *r, float beta, unsigned flags, size_t n,   \
-                                       uint32_t block)                                         \
-    {                                                                                          \
-        encode_feedback(format, (struct encoding){ q, scale, r_out, v, r, beta, flags, 0 }, n, \
-                        block);                                                                \
-    }                                                                                          \
-    void LEVEL(name##_decode)(float *dst, const void *q, const void *scale, unsigned flags,    \
-                              size_t n, uint32_t block)                                        \
-    {                                                                                          \
-        decode(format, dst, q, scale, flags, n, block);                                        \
-    }                                                                                          \
-    void LEVEL(name##_decode_add)(float *acc, const void *q, const void *scale, size_t n,      \
-                                  uint32_t block)                                              \
-    {                                                                                          \
-        decode_add(format, acc, q, scale, n, block);                                           \
+/* The primitives of a format, under the names of kernels.h. */
+#define ENCODERS(name, format)                                                                     \
+    void LEVEL(name##_encode)(void *q, void *scale, float *d, const float *x, size_t n,            \
+                              uint32_t block)                                                      \
+    {                                                                                              \
+        encode(format, (struct encoding){ q, scale, d, x, NULL, 0.0f, 0, 0, no_segment }, n,       \
+               block);                                                                             \
+    }                                                                                              \
+    void LEVEL(name##_encode_feedback)(void *q, void *scale, float *r_out, const float *v,         \
+                                       const float *r, float beta, unsigned flags, size_t n,       \
+                                       uint32_t block)                                             \
+    {                                                                                              \
+        encode_feedback(format,                                                                    \
+                        (struct encoding){ q, scale, r_out, v, r, beta, flags, 0, no_segment }, n, \
+                        block);                                                                    \
     }
 
-BLOCK_FORMAT(int8, INT8)
-BLOCK_FORMAT(int4, INT4)
-BLOCK_FORMAT(e4m3, E4M3)
-BLOCK_FORMAT(e5m2, E5M2)
+#define DECODERS(name, format)                                                              \
+    void LEVEL(name##_decode)(float *dst, const void *q, const void *scale, unsigned flags, \
+                              size_t n, uint32_t block)                                     \
+    {                                                                                       \
+        decode(format, (struct decoding){ dst, q, scale }, flags, n, block);                \
+    }                                                                                       \
+    void LEVEL(name##_decode_add)(float *acc, const void *q, const void *scale, size_t n,   \
+                                  uint32_t block)                                           \
+    {                                                                                       \
+        decode_blocks(format, (struct decoding){ acc, q, scale }, n, block, ADD);           \
+    }
+
+ENCODERS(int8, INT8)
+DECODERS(int8, INT8)
+ENCODERS(int4, INT4)
+DECODERS(int4, INT4)
+ENCODERS(e4m3, E4M3)
+DECODERS(e4m3, E4M3)
+ENCODERS(e5m2, E5M2)
+DECODERS(e5m2, E5M2)
+ENCODERS(mxfp8, MXFP8)
+ENCODERS(mxfp8_ceil, MXFP8_CEIL)
+DECODERS(mxfp8, MXFP8)
+ENCODERS(mxfp8_e5m2, MXFP8_E5M2)
+ENCODERS(mxfp8_e5m2_ceil, MXFP8_E5M2_CEIL)
+DECODERS(mxfp8_e5m2, MXFP8_E5M2)
+ENCODERS(mxfp4, MXFP4)
+ENCODERS(mxfp4_ceil, MXFP4_CEIL)
+DECODERS(mxfp4, MXFP4)
+ENCODERS(mxint8, MXINT8)
+ENCODERS(mxint8_ceil, MXINT8_CEIL)
+DECODERS(mxint8, MXINT8)
