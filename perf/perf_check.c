@@ -18,7 +18,9 @@ enum probe_kind {
     PROBE_INT4,
     PROBE_E4M3,
     PROBE_E5M2,
-    PROBE_SPARSE /* one element in a period, the rest 0: what top-k keeps is all there is */
+    PROBE_SPARSE, /* one element in a period, the rest 0: what top-k keeps is all there is */
+    PROBE_NVFP4,
+    PROBE_POWERS /* scales are powers of two: sums have to have few significant bits themselves */
 };
 
 struct codec_row {
@@ -44,6 +46,12 @@ static const struct codec_row codecs[] = {
      */
     { "topk", PROBE_SPARSE, 3.0 },
     { "int4:signed", PROBE_NONE, 0.6 }, /* codes from -8 on: other values than int4's are exact */
+    { "mxfp8", PROBE_POWERS, 0.17 },
+    { "mxfp8:e5m2", PROBE_POWERS, 0.3 },
+    { "mxfp8:e5m2,ceil", PROBE_POWERS, 0.3 },
+    { "mxfp4", PROBE_POWERS, 0.65 },
+    { "mxint8", PROBE_POWERS, 0.06 },
+    { "nvfp4", PROBE_NVFP4, 0.55 },
 };
 /* A codec this file does not know may at most lose as much as there is. */
 static const struct codec_row unknown_codec = { "", PROBE_NONE, 1.0 };
@@ -72,7 +80,8 @@ static const struct codec_row *find_codec(const dscomm_codec_t *codec)
 
 /* ---- exact probe ---- */
 
-#define PROBE_PERIOD 4080 /* of 16, 15 and 255 */
+#define PROBE_PERIOD 4080   /* of 16, 15 and 255 */
+#define PROBE_UNIT 0x1p-10f /* of values whose sums would not fit float16 */
 
 struct probe {
     size_t period;
@@ -103,8 +112,14 @@ static float code_value(enum probe_kind kind, size_t i)
         [PROBE_INT8] = 127,
         [PROBE_INT4] = 7,
         [PROBE_E4M3] = 448,
-        [PROBE_E5M2] = 57344 * 0x1p-10f, /* sums are float16 too */
+        [PROBE_E5M2] = 57344 * PROBE_UNIT,
+        [PROBE_NVFP4] = 448 * 6 * PROBE_UNIT,
+        [PROBE_POWERS] = 4,
     };
+    static const float e2m1[16] = {
+        0, .5f, 1, 1.5f, 2, 3, 4, 6, 0, -.5f, -1, -1.5f, -2, -3, -4, -6
+    };
+    static const float powers[5] = { 0, 1, -2, -1, 4 };
 
     if (i % 16 == 0)
         return largest[kind];
@@ -115,9 +130,22 @@ static float code_value(enum probe_kind kind, size_t i)
         return (float)(i * 11 % 15) - 7;
     case PROBE_E4M3:
         return e4m3[(i * 5 + 3) % 16];
+    case PROBE_NVFP4:
+        return e2m1[(i * 5 + 3) % 16] * 448 * PROBE_UNIT;
+    case PROBE_POWERS:
+        return powers[i % 5];
     default: /* codes from -3.5 to 4 */
-        return ((float)((i * 5 + 3) % 16) * 0.5f - 3.5f) * 0x1p-10f;
+        return ((float)((i * 5 + 3) % 16) * 0.5f - 3.5f) * PROBE_UNIT;
     }
+}
+
+/* A sum of equal values that are powers of two has a code of two bits, E2M1's, if so many are
+ * added. */
+static bool sums_to_a_code(const struct perf_row *row, int n_ranks)
+{
+    while (n_ranks % 2 == 0 && n_ranks > 0)
+        n_ranks /= 2;
+    return n_ranks == 1 || n_ranks == 3 || row->op != DSCOMM_SUM;
 }
 
 static void make_probe(struct probe *probe, enum probe_kind kind, const struct perf_row *row,
@@ -165,7 +193,9 @@ dscomm_status_t perf_check_probe(const struct perf_rank *pr, const struct perf_r
 
     /* Options such as ,hadamard: what they make of the probe's values is not exact. */
     if (kind == PROBE_NONE || !sends_probe(row->codec, kind) ||
-        (kind != PROBE_SPARSE && strchr(dscomm_codec_spec(row->codec), ',') != NULL))
+        (kind != PROBE_SPARSE && kind != PROBE_POWERS &&
+         strchr(dscomm_codec_spec(row->codec), ',') != NULL) ||
+        (kind == PROBE_POWERS && !sums_to_a_code(row, pr->n_ranks)))
         return DSCOMM_OK;
     make_probe(&probe, kind, row, pr->n_ranks);
     perf_repeat(send, row->count, probe.values, probe.period, perf_dtype_bytes(row->dtype));

@@ -7,14 +7,20 @@
  *   int8        8-bit integers with one float32 scale per block; int8:block=N
  *   int4        4-bit integers with one bfloat16 scale per block; int4:block=N, int4:signed
  *   fp8         8-bit floats, E4M3, with one float32 scale per 256; fp8:e5m2 for E5M2
+ *   mxfp8       OCP MX: 8-bit floats, E4M3, a power of two as scale per 32; mxfp8:e5m2 for E5M2
+ *   mxfp4       4-bit floats, E2M1, likewise
+ *   mxint8      8-bit integers, likewise
+ *   nvfp4       4-bit floats, E2M1; an 8-bit float as scale per 16, one float32 scale per 65536
+ *   topk:RATIO  of each 65536 elements the largest in size, a share above 0 and at most 1
+ *   topk:k=N    or N of them, N from 1 to 65536; for sums and averages alone
+ *               values are fp16, or int8 or fp8: topk:0.001,int8
  * and ,sr after int8, int4 and their options: stochastic rounding, right on average, for calls
  * without a feedback object; dscomm_encode() alone draws the same numbers each time,
  * and with ,hadamard after int8, int4 or fp8 and their options: values are rotated in groups of 32
  * before, which helps where one element in a hundred is ten times the others.
  * N is one of 16 32 64 128 256: elements of a block, by default 256 for int8 and 64 for int4.
- *   topk:RATIO  of each 65536 elements the largest in size, a share above 0 and at most 1
- *   topk:k=N    or N of them, N from 1 to 65536; for sums and averages alone
- *               values are fp16, or int8 or fp8: topk:0.001,int8
+ * Scales of mx... are rounded down, as the MX specification says, and the largest elements of a
+ * block may saturate; with ,ceil behind any of these specs they are rounded up.
  *
  * The byte layout is normative in docs/wire_format.md. Usable without a communicator.
  */

@@ -17,9 +17,11 @@
 
 #define F32_ABS 0x7fffffffu
 #define F32_SIGN 0x80000000u
+#define F32_MANTISSA 0x007fffffu
 #define F32_INF 0x7f800000u
-#define F32_NAN 0x7fc00000u  /* the one NaN that is ever stored */
-#define F32_TINY 0x0d800000u /* 2^-100: below it a block's scale could be subnormal */
+#define F32_NAN 0x7fc00000u    /* the one NaN that is ever stored */
+#define F32_TINY 0x0d800000u   /* 2^-100: below it a block's scale could be subnormal */
+#define E8M0_LEAST 0x00400000u /* 2^-127 */
 #define F16_INF 0x7c00u
 #define F16_NAN 0x7e00u
 #define BF16_NAN 0x7fc0u
@@ -61,6 +63,12 @@ static inline float canonical(float x)
 static inline float power_of_two(int e)
 {
     return float_of((uint32_t)(127 + e) << 23);
+}
+
+/* Of an E8M0 code: 2^(code - 127), which is subnormal for code 0; poison, 0xff, becomes Inf. */
+static inline uint32_t e8m0_bits(uint8_t code)
+{
+    return code == 0 ? E8M0_LEAST : (uint32_t)code << 23;
 }
 
 /* What a sender keeps: x - D, or the old residual where D is not finite and that is asked for. */

@@ -3,7 +3,7 @@
  * Codes with one scale per block of 16 to 256 elements.
  *
  *     | scale0 | scale1 | ... | 0 .. 0 | q0 q1 q2 ... q(n-1) | 0 .. 0 |
- *       ceil(n/block) of them            1 byte each; int4 has two in a byte
+ *       ceil(n/block) of them            1 byte each; int4 and mxfp4 have two in a byte
  *
  * Each part starts at a multiple of 16 bytes. Blocks count from the message's first element, so a
  * span that starts at a block needs nothing from its neighbours.
@@ -16,7 +16,8 @@ struct layout {
     size_t scale_bytes, codes_per_byte;
 };
 
-static const struct layout wide = { sizeof(float), 1 }, packed = { sizeof(uint16_t), 2 };
+static const struct layout wide = { sizeof(float), 1 }, packed = { sizeof(uint16_t), 2 },
+                           mx_wide = { 1, 1 }, mx_packed = { 1, 2 };
 
 static size_t used_scale_bytes(struct layout l, const struct dsc_codec *codec, size_t n)
 {
@@ -57,16 +58,23 @@ static void pad_message(struct layout l, const struct dsc_codec *codec, const st
     dsc_codec_pad(codes_at(l, codec, msg, 0), used_code_bytes(l, msg->n));
 }
 
-/* Scales of the span, as magnitudes in bits; with all exponent bits set the block is poison. */
+/* Bits of a float32; with all exponent bits set the block is poison. */
+static uint32_t scale_bits(struct layout l, const uint8_t *scales, size_t i)
+{
+    if (l.scale_bytes == sizeof(float))
+        return ((const uint32_t *)(const void *)scales)[i];
+    if (l.scale_bytes == sizeof(uint16_t))
+        return (uint32_t)((const uint16_t *)(const void *)scales)[i] << 16;
+    return e8m0_bits(scales[i]);
+}
+
+/* Of n scales, as magnitude. */
 static uint32_t largest_scale(struct layout l, const uint8_t *scales, size_t n)
 {
     uint32_t largest = 0;
 
     for (size_t i = 0; i < n; i++) {
-        const uint32_t bits =
-            l.scale_bytes == sizeof(float)
-                ? ((const uint32_t *)(const void *)scales)[i] & F32_ABS
-                : (uint32_t)(((const uint16_t *)(const void *)scales)[i]) << 16 & F32_ABS;
+        const uint32_t bits = scale_bits(l, scales, i) & F32_ABS;
 
         largest = bits > largest ? bits : largest;
     }
@@ -74,9 +82,9 @@ static uint32_t largest_scale(struct layout l, const uint8_t *scales, size_t n)
 }
 
 /* Rounding is monotonic: no a*D is beyond that of the largest code and scale. */
-static bool integers_stay_finite(struct layout l, const struct dsc_codec *codec,
-                                 const struct dsc_msg *msg, size_t first, size_t n, float a,
-                                 float largest_code)
+static bool numbers_stay_finite(struct layout l, const struct dsc_codec *codec,
+                                const struct dsc_msg *msg, size_t first, size_t n, float a,
+                                float largest_code)
 {
     const float scale =
         float_of(largest_scale(l, scales_at(l, codec, msg, first), dsc_ceil_div(n, codec->block)));
@@ -88,20 +96,34 @@ static bool integers_stay_finite(struct layout l, const struct dsc_codec *codec,
 static bool int8_stays_finite(const struct dsc_codec *codec, const struct dsc_msg *msg,
                               size_t first, size_t n, float a)
 {
-    return integers_stay_finite(wide, codec, msg, first, n, a, 128.0f);
+    return numbers_stay_finite(wide, codec, msg, first, n, a, 128.0f);
 }
 
 static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_msg *msg,
                               size_t first, size_t n, float a)
 {
-    return integers_stay_finite(packed, codec, msg, first, n, a, 8.0f);
+    return numbers_stay_finite(packed, codec, msg, first, n, a, 8.0f);
+}
+
+static bool mxfp4_stays_finite(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                               size_t first, size_t n, float a)
+{
+    return numbers_stay_finite(mx_packed, codec, msg, first, n, a, 6.0f);
+}
+
+static bool mxint8_stays_finite(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                                size_t first, size_t n, float a)
+{
+    return numbers_stay_finite(mx_wide, codec, msg, first, n, a, 2.0f);
 }
 
 /* Codes may be NaN or Inf: nothing short of looking at them. */
 #define fp8_e4m3_stays_finite NULL
 #define fp8_e5m2_stays_finite NULL
+#define mxfp8_stays_finite NULL
+#define mxfp8_e5m2_stays_finite NULL
 
-/* Functions of a format, from its layout and the prefix of its primitives in kernels.h. */
+/* What writes a format: its layout and the prefix of its primitives in kernels.h. */
 #define BLOCK_ENCODERS(name, l, kernel)                                                           \
     static void name##_encode(const struct dsc_codec *codec, const struct dsc_msg *msg,           \
                               size_t first, size_t n, const float *x, float *decoded)             \
@@ -170,6 +192,12 @@ static bool int4_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
     BLOCK_DECODERS(name, l, kernel)   \
     BLOCK_OPS(name, name, name##_encode_feedback)
 
+/* With scales rounded up as well, which only encoders see. */
+#define MX_FAMILY(name, l)                      \
+    BLOCK_FAMILY(name, l, name)                 \
+    BLOCK_ENCODERS(name##_ceil, l, name##_ceil) \
+    BLOCK_OPS(name##_ceil, name, name##_ceil_encode_feedback)
+
 BLOCK_FAMILY(int8, wide, int8)
 BLOCK_FAMILY(int4, packed, int4)
 BLOCK_FAMILY(fp8_e4m3, wide, e4m3)
@@ -180,6 +208,10 @@ BLOCK_STOCHASTIC_ENCODER(int4_sr, packed, int4)
 BLOCK_OPS(int4_sr, int4, dsc_codec_encode_feedback_steps)
 BLOCK_ENCODERS(int4_signed, packed, int4s)
 BLOCK_OPS(int4_signed, int4, int4_signed_encode_feedback)
+MX_FAMILY(mxfp8, mx_wide)
+MX_FAMILY(mxfp8_e5m2, mx_wide)
+MX_FAMILY(mxfp4, mx_packed)
+MX_FAMILY(mxint8, mx_wide)
 
 /* ---- the families ---- */
 
@@ -239,6 +271,23 @@ static const struct dsc_codec fp8_rows[] = {
     HADAMARD(&fp8_rows[0], "fp8", 256, 0.026),
     HADAMARD(&fp8_rows[1], "fp8:e5m2", 256, 0.052),
 };
+
+static const struct dsc_codec mxfp8_rows[] = {
+    ROW(mxfp8, "mxfp8", 32, 0.029),
+    ROW(mxfp8_ceil, "mxfp8,ceil", 32, 0.0265),
+    ROW(mxfp8_e5m2, "mxfp8:e5m2", 32, 0.054),
+    ROW(mxfp8_e5m2_ceil, "mxfp8:e5m2,ceil", 32, 0.053),
+};
+
+static const struct dsc_codec mxfp4_rows[] = {
+    ROW(mxfp4, "mxfp4", 32, 0.115),
+    ROW(mxfp4_ceil, "mxfp4,ceil", 32, 0.119),
+};
+
+static const struct dsc_codec mxint8_rows[] = {
+    ROW(mxint8, "mxint8", 32, 0.0077),
+    ROW(mxint8_ceil, "mxint8,ceil", 32, 0.0077),
+};
 /* clang-format on */
 
 #define BLOCK_OPTION "block=N, " DSC_BLOCK_SIZES ", then ,hadamard or ,sr"
@@ -269,4 +318,29 @@ const struct dsc_family dsc_family_fp8 = {
     .default_option = ":e4m3",
     .rows = fp8_rows,
     .n_rows = DSC_ARRAY_LEN(fp8_rows),
+};
+
+const struct dsc_family dsc_family_mxfp8 = {
+    .name = "mxfp8",
+    .form = "[:e5m2][,ceil]",
+    .options = "e4m3, the default, or e5m2, and ,ceil",
+    .default_option = ":e4m3",
+    .rows = mxfp8_rows,
+    .n_rows = DSC_ARRAY_LEN(mxfp8_rows),
+};
+
+const struct dsc_family dsc_family_mxfp4 = {
+    .name = "mxfp4",
+    .form = "[,ceil]",
+    .options = ",ceil",
+    .rows = mxfp4_rows,
+    .n_rows = DSC_ARRAY_LEN(mxfp4_rows),
+};
+
+const struct dsc_family dsc_family_mxint8 = {
+    .name = "mxint8",
+    .form = "[,ceil]",
+    .options = ",ceil",
+    .rows = mxint8_rows,
+    .n_rows = DSC_ARRAY_LEN(mxint8_rows),
 };

@@ -127,7 +127,8 @@ struct dsc_family {
 #define DSC_BLOCK_SIZES "N one of 16 32 64 128 256"
 
 extern const struct dsc_family dsc_family_none, dsc_family_fp32, dsc_family_fp16, dsc_family_bf16,
-    dsc_family_int8, dsc_family_int4, dsc_family_fp8, dsc_family_topk;
+    dsc_family_int8, dsc_family_int4, dsc_family_fp8, dsc_family_mxfp8, dsc_family_mxfp4,
+    dsc_family_mxint8, dsc_family_nvfp4, dsc_family_topk;
 
 /* Codecs that a process may make of free numbers. */
 #define DSC_INTERNED_MAX 256

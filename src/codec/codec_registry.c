@@ -13,8 +13,9 @@
 #define ELEMS_MAX (SIZE_MAX / 16)
 
 static const struct dsc_family *const families[] = {
-    &dsc_family_none, &dsc_family_fp32, &dsc_family_fp16, &dsc_family_bf16,
-    &dsc_family_int8, &dsc_family_int4, &dsc_family_fp8,  &dsc_family_topk,
+    &dsc_family_none,  &dsc_family_fp32,   &dsc_family_fp16,  &dsc_family_bf16,
+    &dsc_family_int8,  &dsc_family_int4,   &dsc_family_fp8,   &dsc_family_mxfp8,
+    &dsc_family_mxfp4, &dsc_family_mxint8, &dsc_family_nvfp4, &dsc_family_topk,
 };
 
 /* New ones go to the end: files of tests/fuzz/corpus hold indices. */
@@ -50,6 +51,15 @@ static const char *const test_specs[] = {
     "topk:0.01",
     "topk:0.001,int8",
     "topk:k=700,fp8",
+    "mxfp8",
+    "mxfp8,ceil",
+    "mxfp8:e5m2",
+    "mxfp8:e5m2,ceil",
+    "mxfp4",
+    "mxfp4,ceil",
+    "mxint8",
+    "mxint8,ceil",
+    "nvfp4",
 };
 
 /* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */

@@ -82,15 +82,25 @@ typedef void dsc_cast_decode_add_fn(float *acc, const void *q, int exponent, siz
  *   e4m3   uint8           float32   amax / 448            448 / amax
  *   e5m2   uint8           float32   amax / 57344          57344 / amax
  *
+ * and formats of OCP MX with blocks of 32 alone, whose scale, E8M0, is a byte: 2^(byte - 127),
+ * where 0xff is poison. It is the power of two that brings amax to the exponent of the largest
+ * value, or, with the encoders named _ceil, the least that brings it to no more than that value:
+ *
+ *   mxfp8       uint8, E4M3     largest 448
+ *   mxfp8_e5m2  uint8, E5M2     57344
+ *   mxfp4       two in a byte   6, E2M1
+ *   mxint8      int8            127/64: the value is code / 64
+ *
  * amax < 2^-100: scale 0, codes 0. amax not finite: scale NaN (0x7fc00000, 0x7fc0), codes 0:
- * poison. Else code = x*inv rounded to the nearest code, ties to even; D = value of the code *
- * scale. int4 has element 2i in the low half of a byte; the unused half of the last byte is 0. e4m3
- * and e5m2 keep the sign of what rounds to zero. int4s has codes from -8 to 7 and the scale
- * -extreme / 8, rounded away from zero: the element of largest magnitude, of equal ones a positive
- * one, gets -8; codes above 7 become 7. It is decoded as int4.
+ * poison. Else code = x*inv rounded to the nearest code, ties to even, of numbers beyond the
+ * largest value the code of that; D = value of the code * scale. Where two codes share a byte
+ * element 2i has the low half; the unused half of the last byte is 0. Floats keep the sign of what
+ * rounds to zero. int4s has codes from -8 to 7 and the scale -extreme / 8, rounded away from zero:
+ * the element of largest magnitude, of equal ones a positive one, gets -8; codes above 7 become 7.
+ * It is decoded as int4.
  *
  * Decoders take any bytes: a scale with all exponent bits set decodes to 0x7fc00000 for its block,
- * the codes -128, -8 and e5m2's Inf are numbers like others, NaN codes and 0 * Inf give 0x7fc00000.
+ * the codes -128, -8 and E5M2's Inf are numbers like others, NaN codes and 0 * Inf give 0x7fc00000.
  */
 /* d (NULL allowed, may be x) gets D; poison blocks get 0x7fc00000. */
 typedef void dsc_block_encode_fn(void *q, void *scale, float *d, const float *x, size_t n,
@@ -112,6 +122,32 @@ typedef void dsc_block_decode_fn(float *dst, const void *q, const void *scale, u
 /* acc += D */
 typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scale, size_t n,
                                      uint32_t block);
+
+/*
+ * ---- nvfp4: E2M1 codes two in a byte, a scale of E4M3 per 16, both under one scale per segment
+ * ---- A call is about one segment or a part of it that starts at a block. `amax` is the largest
+ * magnitude in the whole segment's blocks without NaN and Inf, 0 if that is below 2^-100; the
+ * segment's scale is amax / 2688. A block whose own is amax_b has the scale
+ * E4M3((amax_b * (2688 / amax)) / 6), all codes are E2M1(x * (1 / (scale * (amax / 2688)))),
+ * nearest even and saturating, and 0 where that product is 0; D = code * (scale * segment's scale).
+ * amax_b < 2^-100: scale and codes 0; not finite: scale 0x7f, poison, codes 0.
+ *
+ * Decoders take any bytes: block scales 0x7f and 0xff and a segment scale with all exponent bits
+ * set are poison; 0 * Inf gives 0x7fc00000.
+ */
+#define DSC_NVFP4_LARGEST (448.0f * 6.0f) /* block scale times code, at a segment scale of 1 */
+/* r NULL: of v, else of v + beta*r. */
+typedef float dsc_nvfp4_amax_fn(const float *v, const float *r, float beta, size_t n);
+/* As those of the other block formats. */
+typedef void dsc_nvfp4_encode_fn(void *q, void *scale, float *d, const float *x, size_t n,
+                                 float amax);
+typedef void dsc_nvfp4_encode_feedback_fn(void *q, void *scale, float *r_out, const float *v,
+                                          const float *r, float beta, unsigned flags, size_t n,
+                                          float amax);
+typedef void dsc_nvfp4_decode_fn(float *dst, const void *q, const void *scale, float segment_scale,
+                                 unsigned flags, size_t n);
+typedef void dsc_nvfp4_decode_add_fn(float *acc, const void *q, const void *scale,
+                                     float segment_scale, size_t n);
 
 /* clang-format off */
 #define DSC_BLOCK_ENCODERS(X, format)                             \
@@ -154,6 +190,19 @@ typedef void dsc_block_decode_add_fn(float *acc, const void *q, const void *scal
     DSC_BLOCK_KERNELS(X, int4)                                    \
     DSC_BLOCK_KERNELS(X, e4m3)                                    \
     DSC_BLOCK_KERNELS(X, e5m2)                                    \
+    DSC_BLOCK_KERNELS(X, mxfp8)                                   \
+    DSC_BLOCK_ENCODERS(X, mxfp8_ceil)                             \
+    DSC_BLOCK_KERNELS(X, mxfp8_e5m2)                              \
+    DSC_BLOCK_ENCODERS(X, mxfp8_e5m2_ceil)                        \
+    DSC_BLOCK_KERNELS(X, mxfp4)                                   \
+    DSC_BLOCK_ENCODERS(X, mxfp4_ceil)                             \
+    DSC_BLOCK_KERNELS(X, mxint8)                                  \
+    DSC_BLOCK_ENCODERS(X, mxint8_ceil)                            \
+    X(nvfp4_amax,               dsc_nvfp4_amax_fn)                \
+    X(nvfp4_encode,             dsc_nvfp4_encode_fn)              \
+    X(nvfp4_encode_feedback,    dsc_nvfp4_encode_feedback_fn)     \
+    X(nvfp4_decode,             dsc_nvfp4_decode_fn)              \
+    X(nvfp4_decode_add,         dsc_nvfp4_decode_add_fn)          \
     DSC_BLOCK_ENCODERS(X, int4s)                                  \
     X(int8_encode_sr,           dsc_block_encode_sr_fn)           \
     X(int4_encode_sr,           dsc_block_encode_sr_fn)

@@ -74,7 +74,7 @@ static void check_row_at(const struct check_row *row, size_t level, const struct
     }
     if (opt->is_bench) {
         (void)printf("%-22s %-6s %7.1f GB/s\n", row->name, levels[level].name,
-                     check_bench(row, &got, 256));
+                     check_bench(row, &got, row->block != 0 ? row->block : 256));
         return;
     }
     if (check_compare(row, &ref, &got, opt->seed, &diff)) {

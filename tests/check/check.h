@@ -23,6 +23,7 @@ enum check_type {
     CHECK_CODE4,      /* half a byte; the unused half of the last byte is compared as well */
     CHECK_SCALE,      /* one float per block */
     CHECK_SCALE16,    /* one bfloat16 per block */
+    CHECK_SCALE8,     /* one byte per block */
     CHECK_F32_GROUPS, /* as CHECK_F32_SUM, of n rounded up to groups of 32 */
 };
 
@@ -50,6 +51,7 @@ struct check_row {
     const float *scalars; /* NULL: takes none */
     size_t n_scalars;
     bool has_block, has_flags, has_exponent;
+    uint32_t block; /* the only one that it takes; 0: any */
 };
 
 /* check_rows.c: a row for every primitive. */
@@ -71,6 +73,7 @@ uint32_t check_int8_tie(uint32_t h, size_t i);
 uint32_t check_int4_tie(uint32_t h, size_t i);
 uint32_t check_e4m3_tie(uint32_t h, size_t i);
 uint32_t check_e5m2_tie(uint32_t h, size_t i);
+uint32_t check_e2m1_tie(uint32_t h, size_t i);
 
 /* check_arena.c: memory between inaccessible pages, with canaries around what is placed in it. */
 enum check_placement { CHECK_AT_FRONT, CHECK_SHIFTED, CHECK_AT_BACK, CHECK_N_PLACEMENTS };

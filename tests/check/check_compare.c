@@ -228,12 +228,12 @@ static bool compare_inputs(struct scene *scene, size_t turn, const struct dsc_ke
                            const struct dsc_kernels *got, struct check_difference *diff)
 {
     const struct check_row *const row = scene->row;
-    const size_t n_blocks = row->has_block ? DSC_ARRAY_LEN(blocks) : 1;
+    const size_t n_blocks = row->has_block && row->block == 0 ? DSC_ARRAY_LEN(blocks) : 1;
     const size_t n_flags = row->has_flags ? DSC_ARRAY_LEN(flags) : 1;
     const size_t n_exponents = row->has_exponent ? DSC_ARRAY_LEN(exponents) : 1;
 
     for (size_t i = 0; i < n_blocks * n_flags * n_exponents; i++) {
-        scene->call.block = blocks[i % n_blocks];
+        scene->call.block = row->block != 0 ? row->block : blocks[i % n_blocks];
         scene->call.flags = flags[i / n_blocks % n_flags];
         scene->call.exponent = exponents[i / n_blocks / n_flags];
         scene->call.scalar =

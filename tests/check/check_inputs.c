@@ -155,15 +155,25 @@ static const struct {
     uint32_t (*bits)(uint32_t h, size_t i);
     uint32_t (*code)(uint32_t h, size_t i); /* for codes; NULL: made from the bits */
 } styles[] = {
-    { "ordinary", ordinary, NULL },         { "any bits", any_bits, NULL },
-    { "special", special, NULL },           { "half integers", half_integer, NULL },
-    { "signed zeros", signed_zero, NULL },  { "near 2^-100", near_tiny, NULL },
-    { "near largest", near_largest, NULL }, { "rarely bad", rarely_bad, NULL },
-    { "fp16 ties", fp16_tie, NULL },        { "bf16 ties", bf16_tie, NULL },
-    { "subnormal", subnormal, NULL },       { "full scale", full_scale, NULL },
-    { "counting", counting, NULL },         { "int8 ties", check_int8_tie, NULL },
-    { "int4 ties", check_int4_tie, NULL },  { "e4m3 ties", check_e4m3_tie, NULL },
-    { "e5m2 ties", check_e5m2_tie, NULL },  { "hostile", hostile_scale, hostile_code },
+    { "ordinary", ordinary, NULL },
+    { "any bits", any_bits, NULL },
+    { "special", special, NULL },
+    { "half integers", half_integer, NULL },
+    { "signed zeros", signed_zero, NULL },
+    { "near 2^-100", near_tiny, NULL },
+    { "near largest", near_largest, NULL },
+    { "rarely bad", rarely_bad, NULL },
+    { "fp16 ties", fp16_tie, NULL },
+    { "bf16 ties", bf16_tie, NULL },
+    { "subnormal", subnormal, NULL },
+    { "full scale", full_scale, NULL },
+    { "counting", counting, NULL },
+    { "int8 ties", check_int8_tie, NULL },
+    { "int4 ties", check_int4_tie, NULL },
+    { "e4m3 ties", check_e4m3_tie, NULL },
+    { "e5m2 ties", check_e5m2_tie, NULL },
+    { "e2m1 ties", check_e2m1_tie, NULL },
+    { "hostile", hostile_scale, hostile_code },
 };
 
 const size_t check_n_styles = DSC_ARRAY_LEN(styles);
@@ -179,6 +189,7 @@ size_t check_item_bytes(enum check_type type)
     case CHECK_BITS:
     case CHECK_CODE:
     case CHECK_CODE4:
+    case CHECK_SCALE8:
         return 1;
     case CHECK_U16:
     case CHECK_SCALE16:
@@ -190,7 +201,7 @@ size_t check_item_bytes(enum check_type type)
 
 size_t check_operand_bytes(enum check_type type, size_t n, uint32_t block)
 {
-    const bool is_scale = type == CHECK_SCALE || type == CHECK_SCALE16;
+    const bool is_scale = type == CHECK_SCALE || type == CHECK_SCALE16 || type == CHECK_SCALE8;
     const size_t items = is_scale                   ? dsc_ceil_div(n, block)
                          : type == CHECK_CODE4      ? dsc_ceil_div(n, 2)
                          : type == CHECK_BITS       ? dsc_ceil_div(n, 8)

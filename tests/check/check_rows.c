@@ -4,6 +4,7 @@
  */
 #include "check/check.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -143,8 +144,7 @@ CAST_RUNS(bf16)
                                     c->scalar, c->flags, c->n, c->block);                  \
     }
 
-#define BLOCK_RUNS(format)                                                             \
-    ENCODER_RUNS(format)                                                               \
+#define DECODER_RUNS(format)                                                           \
     static void run_##format##_decode(const struct dsc_kernels *k, call_t *c)          \
     {                                                                                  \
         k->format##_decode(c->arg[0], c->arg[1], c->arg[2], c->flags, c->n, c->block); \
@@ -153,6 +153,7 @@ CAST_RUNS(bf16)
     {                                                                                  \
         k->format##_decode_add(c->arg[0], c->arg[1], c->arg[2], c->n, c->block);       \
     }
+#define BLOCK_RUNS(format) ENCODER_RUNS(format) DECODER_RUNS(format)
 BLOCK_RUNS(int8)
 BLOCK_RUNS(int4)
 BLOCK_RUNS(e4m3)
@@ -174,10 +175,66 @@ static const struct dsc_draw late_draw = { 5, 6, 7, ((uint64_t)1 << 33) - 1024 }
     }
 SR_RUNS(int8)
 SR_RUNS(int4)
+BLOCK_RUNS(mxfp8)
+ENCODER_RUNS(mxfp8_ceil)
+BLOCK_RUNS(mxfp8_e5m2)
+ENCODER_RUNS(mxfp8_e5m2_ceil)
+BLOCK_RUNS(mxfp4)
+ENCODER_RUNS(mxfp4_ceil)
+BLOCK_RUNS(mxint8)
+ENCODER_RUNS(mxint8_ceil)
+
+static void run_nvfp4_amax(const struct dsc_kernels *k, call_t *c)
+{
+    const float amax = k->nvfp4_amax(c->arg[0], c->arg[1], c->scalar, c->n);
+
+    memcpy(&c->result, &amax, sizeof(amax));
+}
+
+static void run_nvfp4_amax_only(const struct dsc_kernels *k, call_t *c)
+{
+    const float amax = k->nvfp4_amax(c->arg[0], NULL, 0.0f, c->n);
+
+    memcpy(&c->result, &amax, sizeof(amax));
+}
+
+static void run_nvfp4_encode(const struct dsc_kernels *k, call_t *c)
+{
+    k->nvfp4_encode(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->scalar);
+}
+
+static void run_nvfp4_encode_only(const struct dsc_kernels *k, call_t *c)
+{
+    k->nvfp4_encode(c->arg[0], c->arg[1], NULL, c->arg[2], c->n, c->scalar);
+}
+
+/* Of the true maximum, as callers do it; the others see blocks beyond the segment's, too. */
+static void run_nvfp4_encode_feedback(const struct dsc_kernels *k, call_t *c)
+{
+    const float amax = dsc_nvfp4_amax_c(c->arg[3], c->arg[4], c->scalar, c->n);
+
+    k->nvfp4_encode_feedback(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->arg[4], c->scalar,
+                             c->flags, c->n, amax);
+}
+
+static void run_nvfp4_decode(const struct dsc_kernels *k, call_t *c)
+{
+    k->nvfp4_decode(c->arg[0], c->arg[1], c->arg[2], c->scalar, c->flags, c->n);
+}
+
+static void run_nvfp4_decode_add(const struct dsc_kernels *k, call_t *c)
+{
+    k->nvfp4_decode_add(c->arg[0], c->arg[1], c->arg[2], c->scalar, c->n);
+}
 
 static const float betas[] = { 1.0f, 0.875f, 0.9f };
 static const float limits[] = { 0.0f, 0x1p-149f, 0x1p-100f, 0.75f, 200.0f, INFINITY };
 static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
+
+/* Of a segment: 0 has nothing to send, the least that is sent, all codes of scales, the largest. */
+static const float amaxes[] = { 2688.0f, 0.0f, 0x1p-100f, 6.0f, 0x1p112f, 1234.5f, FLT_MAX };
+static const float segment_scales[] = { 1.0f, -0.37f,  0.0f,     1e-45f, 0x1p118f,
+                                        0.1f, FLT_MAX, INFINITY, NAN };
 
 #define SCALARS(list) .scalars = (list), .n_scalars = DSC_ARRAY_LEN(list)
 #define ROW(kernel) .slot = offsetof(struct dsc_kernels, kernel)
@@ -194,30 +251,33 @@ static const float factors[] = { 1.0f, 4.0f, 3.0f, 0.3333333f };
       .has_exponent = true,                                                                       \
       .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, wire, 0 } } }
 
-#define ENCODER_ROWS(kernel, code, scale)                                                           \
+/* elems: the only block size that it takes; 0: any. */
+#define ENCODER_ROWS(kernel, code, scale, elems)                                                  \
     { .name = #kernel "_encode", ROW(kernel##_encode), .run = run_##kernel##_encode,              \
-      .has_block = true,                                                                          \
+      .has_block = true, .block = (elems),                                                        \
       .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 },                              \
                     { CHECK_OUT, CHECK_F32, 1u << 3 }, { CHECK_IN, CHECK_F32, 0 } } },            \
     { .name = #kernel "_encode_only", ROW(kernel##_encode), .run = run_##kernel##_encode_only,    \
-      .has_block = true,                                                                          \
+      .has_block = true, .block = (elems),                                                        \
       .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 }, { CHECK_IN, CHECK_F32, 0 } } }, \
     { .name = #kernel "_encode_feedback", ROW(kernel##_encode_feedback),                          \
       .run = run_##kernel##_encode_feedback, SCALARS(betas), .has_block = true,                   \
-      .has_flags = true,                                                                          \
+      .block = (elems), .has_flags = true,                                                        \
       .operands = { { CHECK_OUT, code, 0 }, { CHECK_OUT, scale, 0 },                              \
                     { CHECK_OUT, CHECK_F32, 1u << 4 }, { CHECK_IN, CHECK_F32, 0 },                \
                     { CHECK_IN, CHECK_F32, 0 } } }
 
-#define BLOCK_ROWS(kernel, code, scale)                                                           \
-    ENCODER_ROWS(kernel, code, scale),                                                            \
+#define DECODER_ROWS(kernel, code, scale, elems)                                                  \
     { .name = #kernel "_decode", ROW(kernel##_decode), .run = run_##kernel##_decode,              \
-      .has_block = true, .has_flags = true,                                                       \
+      .has_block = true, .block = (elems), .has_flags = true,                                     \
       .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, code, 0 }, { CHECK_IN, scale, 0 } } }, \
     { .name = #kernel "_decode_add", ROW(kernel##_decode_add), .run = run_##kernel##_decode_add,  \
-      .has_block = true,                                                                          \
+      .has_block = true, .block = (elems),                                                        \
       .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, code, 0 },                     \
                     { CHECK_IN, scale, 0 } } }
+
+#define BLOCK_ROWS(kernel, code, scale, elems)                                                    \
+    ENCODER_ROWS(kernel, code, scale, elems), DECODER_ROWS(kernel, code, scale, elems)
 
 #define SR_ROWS(kernel, code, scale)                                                              \
     { .name = #kernel "_encode_sr", ROW(kernel##_encode_sr), .run = run_##kernel##_encode_sr,     \
@@ -273,11 +333,45 @@ const struct check_row check_rows[] = {
     CAST_ROWS(f32, CHECK_F32),
     CAST_ROWS(f16, CHECK_U16),
     CAST_ROWS(bf16, CHECK_U16),
-    BLOCK_ROWS(int8, CHECK_CODE, CHECK_SCALE),
-    BLOCK_ROWS(int4, CHECK_CODE4, CHECK_SCALE16),
-    BLOCK_ROWS(e4m3, CHECK_CODE, CHECK_SCALE),
-    BLOCK_ROWS(e5m2, CHECK_CODE, CHECK_SCALE),
-    ENCODER_ROWS(int4s, CHECK_CODE4, CHECK_SCALE16),
+    BLOCK_ROWS(int8, CHECK_CODE, CHECK_SCALE, 0),
+    BLOCK_ROWS(int4, CHECK_CODE4, CHECK_SCALE16, 0),
+    BLOCK_ROWS(e4m3, CHECK_CODE, CHECK_SCALE, 0),
+    BLOCK_ROWS(e5m2, CHECK_CODE, CHECK_SCALE, 0),
+    BLOCK_ROWS(mxfp8, CHECK_CODE, CHECK_SCALE8, 32),
+    ENCODER_ROWS(mxfp8_ceil, CHECK_CODE, CHECK_SCALE8, 32),
+    BLOCK_ROWS(mxfp8_e5m2, CHECK_CODE, CHECK_SCALE8, 32),
+    ENCODER_ROWS(mxfp8_e5m2_ceil, CHECK_CODE, CHECK_SCALE8, 32),
+    BLOCK_ROWS(mxfp4, CHECK_CODE4, CHECK_SCALE8, 32),
+    ENCODER_ROWS(mxfp4_ceil, CHECK_CODE4, CHECK_SCALE8, 32),
+    BLOCK_ROWS(mxint8, CHECK_CODE, CHECK_SCALE8, 32),
+    ENCODER_ROWS(mxint8_ceil, CHECK_CODE, CHECK_SCALE8, 32),
+    { .name = "nvfp4_amax", ROW(nvfp4_amax), .run = run_nvfp4_amax, SCALARS(betas),
+      .operands = { { CHECK_IN, CHECK_F32, 0 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "nvfp4_amax_only", ROW(nvfp4_amax), .run = run_nvfp4_amax_only,
+      .operands = { { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "nvfp4_encode", ROW(nvfp4_encode), .run = run_nvfp4_encode, SCALARS(amaxes),
+      .has_block = true, .block = 16,
+      .operands = { { CHECK_OUT, CHECK_CODE4, 0 }, { CHECK_OUT, CHECK_SCALE8, 0 },
+                    { CHECK_OUT, CHECK_F32, 1u << 3 }, { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "nvfp4_encode_only", ROW(nvfp4_encode), .run = run_nvfp4_encode_only,
+      SCALARS(amaxes), .has_block = true, .block = 16,
+      .operands = { { CHECK_OUT, CHECK_CODE4, 0 }, { CHECK_OUT, CHECK_SCALE8, 0 },
+                    { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "nvfp4_encode_feedback", ROW(nvfp4_encode_feedback),
+      .run = run_nvfp4_encode_feedback, SCALARS(betas), .has_block = true, .block = 16,
+      .has_flags = true,
+      .operands = { { CHECK_OUT, CHECK_CODE4, 0 }, { CHECK_OUT, CHECK_SCALE8, 0 },
+                    { CHECK_OUT, CHECK_F32, 1u << 4 }, { CHECK_IN, CHECK_F32, 0 },
+                    { CHECK_IN, CHECK_F32, 0 } } },
+    { .name = "nvfp4_decode", ROW(nvfp4_decode), .run = run_nvfp4_decode, SCALARS(segment_scales),
+      .has_block = true, .block = 16, .has_flags = true,
+      .operands = { { CHECK_OUT, CHECK_F32, 0 }, { CHECK_IN, CHECK_CODE4, 0 },
+                    { CHECK_IN, CHECK_SCALE8, 0 } } },
+    { .name = "nvfp4_decode_add", ROW(nvfp4_decode_add), .run = run_nvfp4_decode_add,
+      SCALARS(segment_scales), .has_block = true, .block = 16,
+      .operands = { { CHECK_INOUT, CHECK_F32_SUM, 0 }, { CHECK_IN, CHECK_CODE4, 0 },
+                    { CHECK_IN, CHECK_SCALE8, 0 } } },
+    ENCODER_ROWS(int4s, CHECK_CODE4, CHECK_SCALE16, 0),
     SR_ROWS(int8, CHECK_CODE, CHECK_SCALE),
     SR_ROWS(int4, CHECK_CODE4, CHECK_SCALE16),
 };

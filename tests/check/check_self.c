@@ -212,6 +212,61 @@ static void sr_forgets_high_bits(void *q, void *scale, float *d, const float *x,
     dsc_int4_encode_sr_c(q, scale, d, x, n, block, &here);
 }
 
+/* Rounds its scales down. */
+static void mxfp4_ceil_is_floor(void *q, void *scale, float *d, const float *x, size_t n,
+                                uint32_t block)
+{
+    dsc_mxfp4_encode_c(q, scale, d, x, n, block);
+}
+
+/* The code after the largest one, where that saturates: NaN. */
+static void mxfp8_does_not_saturate(void *q, void *scale, float *d, const float *x, size_t n,
+                                    uint32_t block)
+{
+    uint8_t *const codes = q;
+    float decoded[CHECK_ELEMS_MAX];
+
+    dsc_mxfp8_encode_c(q, scale, decoded, x, n, block);
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(codes[i] + ((codes[i] & 0x7fu) == 0x7eu &&
+                                         fabsf(x[i]) > fabsf(decoded[i]) * (480.0f / 448.0f)));
+    if (d != NULL)
+        dsc_mxfp8_decode_c(d, q, scale, 0, n, block);
+}
+
+static void mxfp4_has_no_minus_zero(float *dst, const void *q, const void *scale, unsigned flags,
+                                    size_t n, uint32_t block)
+{
+    dsc_mxfp4_decode_c(dst, q, scale, flags, n, block);
+    for (size_t i = 0; i < n; i++)
+        dst[i] = dst[i] == 0.0f ? 0.0f : dst[i];
+}
+
+/* Takes 2^128 for the byte that is poison. */
+static void mxint8_knows_no_poison(float *acc, const void *q, const void *scale, size_t n,
+                                   uint32_t block)
+{
+    dsc_mxint8_decode_add_c(acc, q, scale, n, block);
+    for (size_t i = 0; i < n; i++) {
+        if (((const uint8_t *)scale)[i / block] == 0xff)
+            acc[i] = INFINITY;
+    }
+}
+
+/* Counts what stands beside a NaN or Inf in a block. */
+static float amax_counts_bad_blocks(const float *v, const float *r, float beta, size_t n)
+{
+    float amax = dsc_nvfp4_amax_c(v, r, beta, n);
+
+    for (size_t i = 0; i < n; i++) {
+        const float kept = r != NULL ? beta * r[i] : 0.0f;
+        const float x = r != NULL ? v[i] + kept : v[i];
+
+        amax = isfinite(x) && fabsf(x) > amax && fabsf(x) >= 0x1p-100f ? fabsf(x) : amax;
+    }
+    return amax;
+}
+
 static size_t count_misses_inf(const float *o, float a, size_t n)
 {
     size_t count = 0;
@@ -321,6 +376,12 @@ PLANT(finds_left_bits, "at_least", at_least, at_least_leaves_bits)
 PLANT(finds_fused_limit, "sum_at_least", at_least, at_least_fuses)
 PLANT(finds_both_zeros, "count_minus_zero", count_minus_zero, count_takes_both_zeros)
 
+PLANT(finds_missed_ceil, "mxfp4_ceil_encode_only", mxfp4_ceil_encode, mxfp4_ceil_is_floor)
+PLANT(finds_overflow, "mxfp8_encode_only", mxfp8_encode, mxfp8_does_not_saturate)
+PLANT(finds_lost_sign, "mxfp4_decode", mxfp4_decode, mxfp4_has_no_minus_zero)
+PLANT(finds_missed_poison, "mxint8_decode_add", mxint8_decode_add, mxint8_knows_no_poison)
+PLANT(finds_bad_maximum, "nvfp4_amax", nvfp4_amax, amax_counts_bad_blocks)
+
 static int every_primitive_has_a_row(uint64_t seed)
 {
     (void)seed;
@@ -365,5 +426,10 @@ const struct check_test check_self_tests[] = {
     { "self.finds_left_bits", finds_left_bits },
     { "self.finds_fused_limit", finds_fused_limit },
     { "self.finds_both_zeros", finds_both_zeros },
+    { "self.finds_missed_ceil", finds_missed_ceil },
+    { "self.finds_overflow", finds_overflow },
+    { "self.finds_lost_sign", finds_lost_sign },
+    { "self.finds_missed_poison", finds_missed_poison },
+    { "self.finds_bad_maximum", finds_bad_maximum },
 };
 const size_t check_n_self_tests = DSC_ARRAY_LEN(check_self_tests);

@@ -2,8 +2,9 @@
 /*
  * Values half way between two codes of a block format, one step below and one above. Runs of 256
  * elements share a largest magnitude, which stands in every 16 of them: all block sizes see the
- * same scale. In every second run it is a power of two times the largest code, so that x*inv is the
- * tie itself; in the others it is any number, and x*inv a tie or its neighbour, as rounding falls.
+ * same scale. In every fourth run it is a power of two times the largest code, so that x*inv is the
+ * tie itself; in another one step more, where a power of two as scale has to be the next; in others
+ * it is any number, and x*inv a tie or its neighbour, as rounding falls.
  */
 #include "check/check.h"
 
@@ -19,7 +20,7 @@ struct format {
 
 static const struct format int8_codes = { 0, 0, 127, false }, int4_codes = { 0, 0, 7, true },
                            e4m3_codes = { 3, -6, 0x7e, false },
-                           e5m2_codes = { 2, -14, 0x7b, false };
+                           e5m2_codes = { 2, -14, 0x7b, false }, e2m1_codes = { 1, 0, 7, false };
 
 /* From the definition of the formats, in double. */
 static double value_of(const struct format *f, uint32_t code)
@@ -39,7 +40,7 @@ static double largest_of_run(const struct format *f, size_t run)
     uint64_t state = run;
     const uint64_t h = check_random(&state);
     const double any = 1.0 + (double)(h >> 41) * 0x1p-23;
-    const double factor = run % 2 == 0 ? 1.0 : any;
+    const double factor = run % 4 == 0 ? 1.0 : run % 4 == 2 ? 1.0 + 0x1p-23 : any;
 
     return (float)ldexp(value_of(f, f->largest) * factor, (int)(h % 7) - 3);
 }
@@ -87,4 +88,9 @@ uint32_t check_e4m3_tie(uint32_t h, size_t i)
 uint32_t check_e5m2_tie(uint32_t h, size_t i)
 {
     return tie(&e5m2_codes, h, i);
+}
+
+uint32_t check_e2m1_tie(uint32_t h, size_t i)
+{
+    return tie(&e2m1_codes, h, i);
 }

@@ -60,6 +60,7 @@ class Options(unittest.TestCase):
         (('--codec', 'int4:block=7'), ('--codec', 'block', '16', '256')),
         (('--codec', 'fp8:e3m4'), ('--codec', 'e4m3', 'e5m2')),
         (('--codec', 'topk:2'), ('--codec', 'topk:2', 'from 0.000000001 to 1')),
+        (('--codec', 'mxfp4,floor'), ('--codec', 'mxfp4', ',ceil')),
         (('-n',), ('-n', 'missing', '1 to')),
         (('--datatype',), ('--datatype', 'missing', 'float')),
         (('-Z',), ('-Z', '--help')),
@@ -216,11 +217,12 @@ class Table(unittest.TestCase):
     def test_all_types_and_operations(self):
         result = run('-g', '3', '-b', '1000', '-e', '1000', '-n', '2', '-d', 'all', '-o', 'all', '-u',
                      '1', '--codec', 'none', '--codec', 'int8', '--codec', 'fp16', '--codec', 'int4',
-                     '--codec', 'fp8', '--codec', 'fp8:e5m2')
+                     '--codec', 'fp8', '--codec', 'fp8:e5m2', '--codec', 'mxfp8', '--codec', 'mxfp4,ceil',
+                     '--codec', 'nvfp4')
         self.assertEqual(result.returncode, 0, result)
         seen = {(r[2], r[3]) for r in rows(result.stdout)}
         self.assertEqual(len(seen), 12)
-        self.assertEqual(len(rows(result.stdout)), 72)
+        self.assertEqual(len(rows(result.stdout)), 108)
         self.assertIn('max and min run without feedback', result.stdout)
 
     def test_top_k(self):
@@ -298,7 +300,8 @@ class Wrong(unittest.TestCase):
         self.assertEqual([p.returncode for p in ranks], [1, 1], outputs)
 
     def test_one_code_is_off(self):
-        for codec in ('int8', 'int4', 'fp8', 'fp8:e5m2', 'topk:0.01', 'topk:0.01,int8'):
+        for codec in ('int8', 'int4', 'fp8', 'fp8:e5m2', 'topk:0.01', 'topk:0.01,int8',
+                      'mxfp8', 'mxfp4', 'mxint8', 'nvfp4'):
             with self.subTest(codec=codec):
                 self.check_caught('code', codec, 'exact probe')
 

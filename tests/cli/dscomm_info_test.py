@@ -25,7 +25,7 @@ class Info(unittest.TestCase):
         result = run()
         self.assertEqual((result.returncode, result.stderr), (0, ''), result)
         for part in ('dscomm 0.', 'instruction sets', '\n  none ', '\n  int8 ', '\n  int4 ',
-                     '\n  fp8 ', '\n  fp8:e5m2 ', '\n  shm', '\n  tcp',
+                     '\n  fp8 ', '\n  fp8:e5m2 ', '\n  mxfp4,ceil ', '\n  nvfp4 ', '\n  shm', '\n  tcp',
                      '\n  loopback', '127.0.0.1', 'environment'):
             self.assertIn(part, result.stdout)
         for name in registered():
@@ -40,6 +40,9 @@ class Info(unittest.TestCase):
         self.assertEqual(bits['fp8:e5m2'], '8.125')
         self.assertEqual(bits['int4'], '4.250')
         self.assertEqual(bits['int4:block=256'], '4.062')
+        self.assertEqual(bits['mxfp8'], '8.250')
+        self.assertEqual(bits['mxfp4,ceil'], '4.250')
+        self.assertEqual(bits['nvfp4'], '4.502')
 
     def test_values_in_use(self):
         result = run(env={'DSCOMM_TIMEOUT_MS': '1234', 'DSCOMM_SECRET': 'hunter2',

@@ -472,6 +472,37 @@ TEST(Plan, TooManyChunksAreALimitThatIsExplained)
     }
 }
 
+/* A message of nvfp4 has at least 65536 elements, where there are as many; slots may be too small.
+ */
+TEST(Plan, SegmentsThatDoNotFitInSlotsAreALimitThatIsExplained)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    config.chunk_bytes = 4096;
+    World w(2, "loopback", config);
+
+    w.each([&](int r) {
+        dscomm_comm_t *const comm = w.comms[(size_t)r];
+        const dscomm_plan_t *plan = nullptr;
+
+        EXPECT_EQ(dscomm_plan_create(comm, 5000, DSCOMM_FLOAT32, DSCOMM_SUM, dscomm_codec("nvfp4"),
+                                     0, &plan),
+                  DSCOMM_OK)
+            << dscomm_last_error();
+        plan = nullptr;
+        EXPECT_EQ(dscomm_plan_create(comm, 1000000, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                     dscomm_codec("nvfp4"), 0, &plan),
+                  DSCOMM_ERR_LIMIT);
+        /* 16 + 4096 + 32768 */
+        EXPECT_NE(std::string(dscomm_last_error())
+                      .find("messages of 36880 bytes, connections have 4096; set "
+                            "DSCOMM_CHUNK_BYTES to at least 36880"),
+                  std::string::npos)
+            << dscomm_last_error();
+        EXPECT_EQ(plan, nullptr);
+    });
+}
+
 TEST(Plan, ThatTheCallerHoldsIsNotEvicted)
 {
     World w(1);

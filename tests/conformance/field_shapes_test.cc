@@ -61,7 +61,8 @@ TEST(Field, D5_TenMillionElements)
     }
     World w(3);
 
-    for (const char *spec : { "int4", "fp8", "fp8:e5m2", "topk:0.01", "topk:0.001,int8" })
+    for (const char *spec : { "int4", "fp8", "fp8:e5m2", "topk:0.01", "topk:0.001,int8", "mxfp8",
+                              "mxfp4", "mxint8", "nvfp4" })
         check_placed(w, spec, DSCOMM_FLOAT32, 10556587, 0, 0, false);
 }
 

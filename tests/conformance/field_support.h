@@ -29,23 +29,29 @@ inline std::vector<std::string> all_specs()
 
 /* ---- vectors whose sums are exact ---- */
 
-/* By family: full scale in every 16 elements, so that scales are powers of two times the ranks. */
-inline bool starts(const std::string &spec, const char *with)
+inline bool has_prefix(const std::string &spec, const char *prefix)
 {
-    return spec.rfind(with, 0) == 0;
+    return spec.rfind(prefix, 0) == 0;
 }
 
+/*
+ * By family: full scale in every 16 elements, so that scales are powers of two times the ranks.
+ * Where scales are powers of two without the ranks (mx...), a value whose sums over 2, 3, 4 and 8
+ * ranks have codes.
+ */
 inline float full_code_of(const std::string &spec)
 {
     const auto *codec = dscomm_codec(spec.c_str());
 
     if (codec->values != nullptr)
         return full_code_of(codec->values->spec);
-    return starts(spec, "int4:signed") ? 8.0f
-           : starts(spec, "int4")      ? 7.0f
-           : starts(spec, "fp8:e5m2")  ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
-           : starts(spec, "fp8")       ? 448.0f
-                                       : 127.0f;
+    return has_prefix(spec, "int4:signed") ? 8.0f
+           : has_prefix(spec, "int4")      ? 7.0f
+           : has_prefix(spec, "fp8:e5m2")  ? 56.0f /* 57344 * 2^-10: sums fit fp16 data */
+           : has_prefix(spec, "fp8")       ? 448.0f
+           : has_prefix(spec, "mx")        ? 4.0f
+           : has_prefix(spec, "nvfp4")     ? 2688.0f
+                                           : 127.0f;
 }
 
 /*
@@ -71,6 +77,8 @@ inline float probe_code(const std::string &spec, size_t i)
     static const float e4m3[] = { 0,   1,   -1,   2.5f, -2.5f, 7,   -7,   30,
                                   -30, 240, -240, .5f,  -.5f,  112, -112, 3.25f };
     const auto *codec = dscomm_codec(spec.c_str());
+    static const float e2m1[] = { 0, .5f, 1, 1.5f, 2, 3, 4, 6, 0, -.5f, -1, -1.5f, -2, -3, -4, -6 };
+    static const float powers[] = { 0, 1, -1, 2, -2, 4, -4 };
 
     if (codec->inner != nullptr) { /* equal values in a group: rotated they are one, and zeros */
         const size_t group = i / DSC_HADAMARD_GROUP, per_block = codec->block / DSC_HADAMARD_GROUP;
@@ -79,17 +87,22 @@ inline float probe_code(const std::string &spec, size_t i)
     }
     if (i % 16 == 0)
         return full_code_of(spec);
-    if (starts(spec, "int4:signed")) { /* the scale is negative: codes from -8 to 7, and 0 is -0 */
+    /* The scale is negative: codes from -8 to 7, and 0 is -0. */
+    if (has_prefix(spec, "int4:signed")) {
         const float code = (float)((i * 11) % 16) - 7.0f;
 
         return code != 0.0f ? code : 1.0f;
     }
-    if (starts(spec, "int4"))
+    if (has_prefix(spec, "int4"))
         return (float)((i * 11) % 15) - 7.0f;
-    if (starts(spec, "fp8:e5m2"))
+    if (has_prefix(spec, "fp8:e5m2"))
         return ((float)((i * 5 + 3) % 16) * 0.5f - 3.5f) * 0x1p-10f;
-    if (starts(spec, "fp8"))
+    if (has_prefix(spec, "fp8"))
         return e4m3[(i * 5 + 3) % 16];
+    if (has_prefix(spec, "mx"))
+        return powers[(i * 5 + 3) % 7];
+    if (has_prefix(spec, "nvfp4"))
+        return e2m1[(i * 5 + 3) % 16] * 448.0f;
     return (float)((i * 37) % 255) - 127.0f;
 }
 

@@ -145,6 +145,10 @@ int main(int argc, char **argv)
 
     config.algorithm = job.c.algo == "oneshot" ? "oneshot" : "twoshot";
     config.chunk_bytes = job.c.chunk != 0 ? job.c.chunk * sizeof(float) : 4096;
+    for (const auto &spec : job.c.codecs) /* its shortest chunk has to fit */
+        if (const auto *codec = dscomm_codec(spec.c_str()); codec->tile_align > 256)
+            config.chunk_bytes =
+                std::max<size_t>(config.chunk_bytes, codec->tile_align * sizeof(float));
     World w(job.c.n_ranks, job.transport.c_str(), config);
 
     write_meta(job);

@@ -65,14 +65,14 @@ static void *exact_copy(size_t bytes, const uint8_t *data, size_t size)
     return ptr;
 }
 
-/* Codes, or kept values, that hold signed zeros; those of the other block formats are integers. */
+/* Codes, or kept values, that hold signed zeros, some NaN; all others are integers. */
 static bool has_float_codes(const struct dsc_codec *codec)
 {
     if (codec->values != NULL)
         return codec->values->block == 1 || has_float_codes(codec->values);
     if (codec->inner != NULL)
         return has_float_codes(codec->inner);
-    return codec->ops == dscomm_codec("fp8")->ops || codec->ops == dscomm_codec("fp8:e5m2")->ops;
+    return strstr(codec->spec, "fp8") != NULL || strstr(codec->spec, "fp4") != NULL;
 }
 
 /* A block is NaN or it is not, whatever the scale: not where Inf meets Inf in a sum. */

@@ -184,8 +184,47 @@ def decode_rotated(inner, payload, n):
     return [fp32_bits(v / 32) for v in x[:n]]
 
 
+def e2m1(code):
+    sign = -1.0 if code & 8 else 1.0
+    return sign * (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)[code & 7]
+
+
+def sixty_fourths(code):
+    return (code - 256 if code >= 128 else code) / 64
+
+
+def halves(code_bytes, n):
+    return [b & 15 if i % 2 == 0 else b >> 4 for i in range(n) for b in [code_bytes[i // 2]]]
+
+
+def decode_mx(payload, n, value):
+    packed = value is e2m1
+    scales, codes = parts(payload, [-(-n // 32), (n + 1) // 2 if packed else n])
+    out = []
+    for i, code in enumerate(halves(codes, n) if packed else codes):
+        scale = scales[i // 32]
+        out.append(NAN_BITS if scale == 255 else fp32_bits(value(code) * 2.0 ** (scale - 127)))
+    return out
+
+
+def decode_nvfp4(payload, n):
+    segments = -(-n // 65536)
+    segment_bytes, scales, codes = parts(payload, [4 * segments, -(-n // 16), (n + 1) // 2])
+    words = struct.unpack('<%dI' % segments, segment_bytes)
+    out = []
+    for i, code in enumerate(halves(codes, n)):
+        word, scale = words[i // 65536], scales[i // 16]
+        if word & 0x7f800000 == 0x7f800000 or scale & 0x7f == 0x7f:
+            out.append(NAN_BITS)
+        else:
+            product = fp32_value(fp32_bits(e4m3(scale) * fp32_value(word)))
+            out.append(fp32_bits(e2m1(code) * product))
+    return out
+
+
 CASTS = {'fp32': decode_fp32, 'fp16': decode_fp16, 'bf16': decode_bf16}
 FLOATS = {'fp8': e4m3, 'fp8:e5m2': e5m2}
+MX = {'mxfp8': e4m3, 'mxfp8:e5m2': e5m2, 'mxfp4': e2m1, 'mxint8': sixty_fourths}
 INTEGERS = {'int8': (decode_int8, 256), 'int4': (decode_int4, 64)}
 
 
@@ -204,6 +243,10 @@ def decode_payload(codec, payload, n, exponent):
     match = re.fullmatch(r'topk:([^,]+)(?:,(int8|fp8))?', codec)
     if match is not None:
         return decode_top_k(payload, n, exponent, match.group(1), match.group(2) or 'fp16')
+    if codec.replace(',ceil', '') in MX:  # which only encoders see
+        return decode_mx(payload, n, MX[codec.replace(',ceil', '')])
+    if codec == 'nvfp4':
+        return decode_nvfp4(payload, n)
     match = re.fullmatch(r'(int8|int4)(?::block=(16|32|64|128|256))?', codec)
     if match is None:
         raise ValueError('no decoder for %s' % codec)

@@ -25,6 +25,10 @@ def _vectors():
              0x3a800000, 0xbac00000, 0x3a7fffff, 0x3b200000, 0x3c700000, 0x3c780000, 0x80000000]
     ties5 = [0x47600000, 0x3f900000, 0xbfb00000, 0x3f900001, 0xbfafffff, 0x47500000, 0xc7300000,
              0x37000000, 0xb7400000, 0x36ffffff, 0x37a00000, 0x38500000, 0x38700000, 0x80000000]
+    # E2M1: the same, then beyond full scale, which is sent at once or by the next power of two
+    ties2 = [0x40c00000, 0x3f400000, 0xbfa00000, 0x3f400001, 0xbf9fffff, 0x40a00000, 0xc0600000,
+             0x3e800000, 0xbe800001, 0x3e7fffff, 0x40200000, 0x3fe00000, 0x80000000]
+    beyond = [0x43e00001, 0xc3ffffff, 0x43e80000, 0x42fe0001, 0x3f800000, 0xc3600000, 0x43df8000]
     brain_edges = [0x3f808000, 0x3f818000, 0x3f808001, 0x7f7f7fff, 0x7f7f8000, 0xff7f8000,
                    0x00008000, 0x00018000, 0x80000001]
     out = {name: generate.generate(*args) for name, args in GENERATED.items()}
@@ -46,6 +50,8 @@ def _vectors():
         'bf16 edges': floats_of(brain_edges),
         'e4m3 ties': floats_of(ties4),
         'e5m2 ties': floats_of(ties5),
+        'e2m1 ties': floats_of(ties2),
+        'beyond 448': floats_of(beyond),
         'one bad block': np.where(np.arange(300) == 299, F32('nan'), F32(127)).astype(F32),
     })
     return out
@@ -75,6 +81,19 @@ SMALL_CODES = {
                     'inf', 'ties'),
     'int4,sr': ('generated', 'ties', 'at 2^-100'),
 }
+MX = {
+    'mxfp8': ('generated', 'minus zero', 'special', 'at 2^-100', 'largest', 'nan', 'e4m3 ties',
+              'beyond 448'),
+    'mxfp8,ceil': ('generated', 'largest', 'e4m3 ties', 'beyond 448'),
+    'mxfp8:e5m2': ('generated', 'special', 'largest', 'inf', 'e5m2 ties'),
+    'mxfp8:e5m2,ceil': ('generated', 'largest', 'e5m2 ties', 'beyond 448'),
+    'mxfp4': ('generated', 'minus zero', 'at 2^-100', 'largest', 'nan', 'e2m1 ties', 'beyond 448'),
+    'mxfp4,ceil': ('generated', 'largest', 'e2m1 ties', 'beyond 448'),
+    'mxint8': ('generated', 'special', 'at 2^-100', 'largest', 'nan', 'ties'),
+    'mxint8,ceil': ('generated', 'largest', 'ties', 'beyond 448'),
+    'nvfp4': ('generated', 'minus zero', 'special', 'at 2^-100', 'largest', 'nan', 'inf', 'zero',
+              'e2m1 ties', 'beyond 448'),
+}
 LONG = ('int8', 'int8:block=16', 'int8:block=128')  # where more than one block is worth its bytes
 
 
@@ -84,7 +103,7 @@ def choices():
         for name in VECTORS:
             if ':' in codec and name not in ('generated', 'generated long', 'nan', 'ties'):
                 continue
-            if name in ('e4m3 ties', 'e5m2 ties'):
+            if name in ('e4m3 ties', 'e5m2 ties', 'e2m1 ties', 'beyond 448'):
                 continue
             if name == 'generated long' and codec not in LONG:
                 continue
@@ -94,7 +113,7 @@ def choices():
             yield 'fp16', name, exponent
     for name in ('generated', 'fp16 edges'):
         yield 'topk:0.5', name, 3
-    for codec, names in SMALL_CODES.items():
+    for codec, names in (*SMALL_CODES.items(), *MX.items()):
         for name in names:
             yield codec, name, 0
 
@@ -114,6 +133,14 @@ def _int8(scales, codes, padding=0):
 
 def _int4(scales, codes, padding=0):
     return _blocks('H', scales, codes, padding)
+
+
+def _mx(scales, codes, padding=0):
+    return _blocks('B', scales, codes, padding)
+
+
+def _nvfp4(segments, scales, codes, padding=0):
+    return _blocks('I', segments, [], padding) + _mx(scales, codes, padding)
 
 
 def valid_payloads():
@@ -156,6 +183,24 @@ def _small_payloads():
                _int4([word], [0x80, 0x79, 0x0f, 0x18, 0xf7], 0xff))
 
 
+    yield from _mx_payloads(codes)
+
+
+def _mx_payloads(codes):
+    """Under scales of 1, the largest and the smallest power of two; the last byte has an unused half."""
+    for name, scale in (('one', 127), ('huge', 254), ('code_0', 0), ('code_1', 1)):
+        for codec in ('mxfp8', 'mxfp8:e5m2', 'mxint8'):
+            yield ('hand_%s_%s_scale' % (codec.replace(':', '_'), name), codec, 0, len(codes),
+                   _mx([scale], codes, 0xff))
+        yield ('hand_mxfp4_%s_scale' % name, 'mxfp4', 0, 15,
+               _mx([scale], [0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe], 0xff))
+    for name, segment, scale in (('one', 0x3f800000, 0x38), ('negative', 0x40000000, 0xc8),
+                                 ('zero', 0, 0x7e), ('subnormal', 3, 0x01),
+                                 ('overflowing', 0x7f7fffff, 0x7e), ('zero_block', 0x3f800000, 0)):
+        yield ('hand_nvfp4_%s_scale' % name, 'nvfp4', 0, 15,
+               _nvfp4([segment], [scale], [0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe], 0xff))
+
+
 def _top_k(values, index, padding=0):
     """One segment by hand; values are bytes."""
     def part(raw):
@@ -193,8 +238,13 @@ def _poison_entry(name, codec, payload, n):
                 decoded=bits_of(decoded).astype('<u4').tobytes().hex())
 
 
-def _poisoned(name, codec, scales, n):
-    payload = _int4(scales, [0x77] * (n // 2)) if 'int4' in codec else _int8(scales, [7] * n)
+def _poisoned(name, codec, scales, n, segments=()):
+    if codec == 'nvfp4':
+        payload = _nvfp4(segments, scales, [0x77] * (n // 2))
+    elif codec.startswith('mx'):
+        payload = _mx(scales, [0x12] * (n // 2 if 'fp4' in codec else n))
+    else:
+        payload = _int4(scales, [0x77] * (n // 2)) if 'int4' in codec else _int8(scales, [7] * n)
     return _poison_entry(name, codec, payload, n)
 
 
@@ -206,7 +256,7 @@ def invalid_payloads():
                        ('negative nan', 0xffffffff)):
         yield _poisoned('scale ' + name, 'int8', [word], 6)
         yield _poisoned('second scale ' + name, 'int8:block=16', [one, word, one], 40)
-    for codec in CODECS[:5] + ('int4', 'fp8', 'topk:0.1'):
+    for codec in CODECS[:5] + ('int4', 'fp8', 'topk:0.1', 'mxfp8', 'mxfp4', 'nvfp4'):
         f = formats.parse(codec)
         message = f.encode(VECTORS['generated'])
         for name, broken in (('one byte short', message[:-1]), ('a part short', message[:-16]),
@@ -220,6 +270,13 @@ def invalid_payloads():
         for word in (0x7fc00000, 0xff800000, 0x7f800001):
             yield _poisoned('scale 0x%08x' % word, codec, [word], 6)
     yield from _top_k_poison()
+    for codec in ('mxfp8', 'mxfp8:e5m2', 'mxfp4', 'mxint8'):
+        yield _poisoned('second scale', codec, [127, 0xff, 127], 70)
+    for scale in (0x7f, 0xff):
+        yield _poisoned('second scale 0x%02x' % scale, 'nvfp4', [0x38, scale, 0x38], 40,
+                        [0x3f800000])
+    for word in (0x7fc00000, 0xff800000, 0x7f800001):
+        yield _poisoned('segment scale 0x%08x' % word, 'nvfp4', [0x38], 6, [word])
 
 
 _HEADER = header.Header(sequence=0x01020304, descriptor_hash=0x1122334455667788, chunk=1, stage=2,

@@ -18,6 +18,8 @@ CODECS = ('none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=16', 'int8:block=3
           'int8:block=128')
 SMALL = ('int4', 'int4:block=16', 'int4:block=32', 'int4:block=128', 'int4:block=256', 'fp8',
          'fp8:e5m2')
+MX = ('mxfp8', 'mxfp8,ceil', 'mxfp8:e5m2', 'mxfp8:e5m2,ceil', 'mxfp4', 'mxfp4,ceil', 'mxint8',
+      'mxint8,ceil', 'nvfp4')
 MAIN = ('none', 'fp16', 'bf16', 'int8')
 NEWS = '1:0:300:7fc00000,1:2:5:7f800000'      # call 1: a NaN from rank 0, an Inf from rank 2
 
@@ -256,11 +258,45 @@ def draws():
     yield Case(FLAT[33], 'int8:block=16,sr', feedback=0, count=9001, calls=1)
 
 
+def powers_of_two():
+    """Formats with E8M0 scales, and nvfp4 with its segments of 65536 elements."""
+    for c in MX:
+        yield Case(L4, c)
+        yield Case(L34, c, 'avg', calls=2)
+        yield Case(L3, c, algo='oneshot', inject=NEWS)
+    for c, dtype in product(('mxfp8', 'mxfp4,ceil', 'nvfp4'), ('fp16', 'bf16')):
+        yield Case(L34, c, 'avg', dtype, calls=2)
+        yield Case(L3, c, 'sum', dtype, 'oneshot', inject='0:0:3:7f80', calls=2)
+    for codecs in ('none;nvfp4', 'mxfp8;nvfp4', 'nvfp4;int8', 'mxint8;mxfp4'):
+        yield Case(L34, codecs, calls=2)
+    for n in (1, 17, 33, 257, 1023):
+        yield Case(L4, 'mxfp4', count=n, calls=2)
+        yield Case(L3, 'nvfp4', count=n, calls=2)
+    huge = '0:0:1:7f7fffff,1:1:2:ff7fffff,1:2:300:7f000000,1:0:300:7f000000'
+    for c in ('mxfp8', 'mxint8,ceil', 'nvfp4'):
+        yield Case(L3, c, inject=huge)
+        yield Case(L3, c, 'max', feedback=0, inject=NEWS, calls=2)
+        yield Case(L3, c, rdtype='bf16', inject=NEWS)
+        yield Case(L3, c, shadow=0, inject=NEWS)
+        yield Case(L3, c, count=700, beta=0.875, chunk=256)
+
+
+def segments():
+    """Pieces of more than one segment; chunks are whole segments, whatever was asked for."""
+    yield Case('0,1', 'nvfp4', count=140001, calls=2, chunk=65536)
+    yield Case('0,1', 'nvfp4', 'avg', count=140001, calls=2, chunk=256,
+               inject='1:0:300:7fc00000,1:1:69000:7f800000')
+    yield Case('0,1', 'nvfp4', algo='oneshot', count=140001, calls=2, chunk=65536)
+    yield Case('(0,1),(2,3)', 'nvfp4;int8', count=300001, calls=1, chunk=1024)
+    yield Case('0,1', 'nvfp4', dtype='bf16', count=140001, calls=2, rdtype='bf16', chunk=256)
+    yield Case('0', 'nvfp4', count=140001, calls=1, chunk=256)
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes, small_codes, top_k, rotations, draws, signed):
+                   chunk_sizes, small_codes, top_k, rotations, draws, signed, powers_of_two, segments):
         for case in family():
             if case not in seen:
                 seen.add(case)

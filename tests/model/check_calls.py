@@ -2,10 +2,16 @@
 """Checks of whole calls: field vectors whose answer is known exactly, and rules of storage."""
 import numpy as np
 
+import formats
 from expect import (CODECS, FLAT, FULL_CODES, LAYOUTS, TWO_TIERS, carried, expect, n_ranks,
                     reduce_rows, refuses, same)
 from ieee import F32, bits_of, crc
 from reduce import Residual
+
+
+# Where no partial sum of equal values needs more than E2M1's two significant bits: not that of 5.
+NARROW = [layout for layout in LAYOUTS
+          if n_ranks(layout) in (1, 2, 3, 4, 6, 8, 12) and layout != [[0], [1], [2], [3, 4, 5, 6, 7]]]
 
 
 def check_bf16_residual_is_bf16():
@@ -39,10 +45,15 @@ def check_probe_vectors():
     pf8 = np.where(i % 16 == 0, 448, few[(i * 5 + 3) % 16]).astype(F32)
     # 2 bits of mantissa: -3.5, -3, -2.5 ... 4, and the largest code, at a scale of 1
     pf5 = np.where(i % 16 == 0, 57344, (i * 5 + 3) % 16 * 0.5 - 3.5).astype(F32)
+    # powers of two as scales: sums of 2, 3, 4, ... ranks are to have the mantissas of a format
+    pm = np.where(i % 16 == 0, 4, np.array([0, 1, -1, 2, -2, 4, -4])[(i * 5 + 3) % 7]).astype(F32)
+    pn = (np.where(i % 16 == 0, 6, formats.E2M1.values[(i * 5 + 3) % 16]) * 448).astype(F32) + F32(0)
     p16, pb = (i % 2001 - 1000).astype(F32), (i % 129 - 64).astype(F32)
     pairs = ((p8, 'int8', LAYOUTS), (p8, 'int8:block=16', LAYOUTS), (p8, 'none', LAYOUTS),
              (p4, 'int4', LAYOUTS), (p4, 'int4:block=16', LAYOUTS),
              (pf8, 'fp8', LAYOUTS), (pf5, 'fp8:e5m2', LAYOUTS),
+             *((pm, c, NARROW) for c in ('mxfp8', 'mxfp8:e5m2', 'mxfp4', 'mxfp4,ceil', 'mxint8')),
+             (pn, 'nvfp4', LAYOUTS),
              (p16, 'fp16', FLAT[1:2]), (pb, 'bf16', FLAT[1:2]))
     for vector, codec, layouts in pairs:
         for layout in layouts:

@@ -12,7 +12,9 @@ from ieee import BF16, F32, FP16, bits_of, floats_of, pick
 # ---- formats ----
 def check_codec_specs():
     for spec in ('int9', 'int8 ', ' int8', '', 'int8:block=17', 'int8:block=512', 'int8:', 'fp16:x',
-                 'int8:block', 'INT8', 'none,sr', 'fp8,sr', 'bf16,hadamard', 'int8,sr,sr', 'int8,', 'int8:sr', 'int4:signed,hadamard', 'int4:block=17', 'int4:', 'fp8:e3m4', 'fp8:', 'e4m3'):
+                 'int8:block', 'INT8', 'none,sr', 'fp8,sr', 'bf16,hadamard', 'int8,sr,sr', 'int8,', 'int8:sr', 'int4:signed,hadamard', 'int4:block=17', 'int4:', 'fp8:e3m4', 'fp8:', 'e4m3',
+                 'mxfp8:', 'mxfp8,', 'mxfp8:,ceil', 'mxfp8,floor', 'mxfp8:e2m1', 'mxfp4:e2m1', 'nvfp4,ceil',
+                 'fp8,ceil'):
         expect(refuses(ValueError, formats.parse, spec), 'spec must be refused', repr(spec))
     for amount in ('', '0', '0.0', '1.000000001', '2', 'nan', 'inf', '1e-3', '1e-10', '0.0000000001',
                    '-0.1', '.', '0.01 ', 'k=', 'k=0', 'k=65537', 'k=-1', 'k=1.5', '0.01,', '0.01,int4',
@@ -21,6 +23,7 @@ def check_codec_specs():
     expect(refuses(ValueError, formats.parse, 'topk'), 'top-k needs a ratio')
     expect(formats.parse('topk:0.07').kept(100) == 7, 'k is computed in integers')
     expect(formats.parse('fp8:e4m3').kind is formats.parse('fp8').kind, 'alias')
+    expect(formats.parse('mxfp8:e4m3,ceil').ceil and not formats.parse('mxfp8:e5m2').ceil, 'ceil')
     expect(formats.parse('none', 'bf16').data_type is BF16, 'none follows the data type')
 
 
@@ -35,7 +38,8 @@ def check_message_sizes():
                 if len(wrong) != len(message):
                     expect(refuses(formats.WireError, f.decode, wrong, n), 'length', spec, n)
     for spec, size in (('int8', 16 + 1008), ('int4', 32 + 512), ('fp8', 16 + 1008),
-                       ('int4:block=16', 128 + 512)):
+                       ('int4:block=16', 128 + 512), ('mxfp8', 32 + 1008), ('mxfp4', 32 + 512),
+                       ('mxint8,ceil', 32 + 1008), ('nvfp4', 16 + 64 + 512)):
         expect(formats.parse(spec).payload_bytes(1000) == size, spec, 'of 1000')
 
 

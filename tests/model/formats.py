@@ -31,7 +31,8 @@ class Format:
     """Base of all formats. unit: how many elements one NaN or Inf takes with it; align: what chunks
     are multiples of."""
 
-    unit, align = 1, 256
+    unit = 1
+    align = 256  # what chunks are multiples of: pieces start at multiples of 256
     stochastic = False  # to_parts() takes a draw as well
 
     def parts(self, n):
@@ -137,6 +138,17 @@ class BlockInt8(Format):
         return rows.reshape(-1)[:n]
 
 
+def in_pairs(codes):
+    """Two codes of four bits in a byte, the even element low; what is missing is 0."""
+    pairs = np.append(codes, [0] * (len(codes) % 2)).reshape(-1, 2).astype(np.int64)
+    return pairs[:, 0] + 16 * pairs[:, 1]
+
+
+def from_pairs(pairs, n):
+    pairs = pairs.astype(np.int64)
+    return np.column_stack([pairs % 16, pairs // 16]).reshape(-1)[:n]
+
+
 class BlockInt4(Format):
     """[one bf16 scale per block][two codes per byte], codes -7..7, the even element low.
 
@@ -168,16 +180,14 @@ class BlockInt4(Format):
 
     def with_codes(self, scale, steps, n):
         codes = np.clip(steps, self.least, 7).astype(np.int64).reshape(-1)[:n] % 16
-        pairs = np.append(codes, [0] * (n % 2)).reshape(-1, 2)
-        return [scale, pairs[:, 0] + 16 * pairs[:, 1]]
+        return [scale, in_pairs(codes)]
 
     def to_parts(self, y, exponent):
         scale, products = self.scaled(y)
         return self.with_codes(scale, np.rint(products), len(y))
 
     def from_parts(self, arrays, n, exponent):
-        scale, pairs = floats_of(arrays[0].astype(U32) << U32(16)), arrays[1].astype(np.int64)
-        codes = np.column_stack([pairs % 16, pairs // 16]).reshape(-1)[:n]
+        scale, codes = floats_of(arrays[0].astype(U32) << U32(16)), from_pairs(arrays[1], n)
         rows = in_blocks(np.where(codes < 8, codes, codes - 16), self.unit) * scale[:, None]
         rows[(bits_of(scale) & EXPONENT) == EXPONENT] = NAN
         return rows.reshape(-1)[:n]
@@ -234,14 +244,14 @@ class SignedInt4(BlockInt4):
 
 
 class SmallFloat:
-    """A float of one byte: sign, exponent, mantissa of m_bits. All values are exact in float64.
+    """A float of few bits: sign, exponent, mantissa of m_bits. All values are exact in float64.
 
     Codes of one sign count upward with the values, so rounding is a search in the sorted list of
     values: it needs no bits of the number to be rounded.
     """
 
-    def __init__(self, m_bits, bias, largest_code, infinity):
-        magnitudes = np.arange(128)
+    def __init__(self, m_bits, bias, largest_code, infinity, sign=128):
+        magnitudes = np.arange(sign)  # the bit of the sign counts the codes below it
         exponents, mantissas = magnitudes >> m_bits, magnitudes & ((1 << m_bits) - 1)
         values = np.where(exponents == 0, np.ldexp(1.0 * mantissas, 1 - bias - m_bits),
                           np.ldexp(1.0 * (mantissas + (1 << m_bits)), exponents - bias - m_bits))
@@ -252,6 +262,7 @@ class SmallFloat:
         self.values = np.concatenate([values, -values]).astype(F32)
         self.values[np.isnan(self.values)] = NAN
         self.largest = F32(self.finite[-1])
+        self.sign = sign
 
     def code(self, x):
         """The nearest code, the even one of two; the largest for all beyond it. x has no NaN."""
@@ -260,11 +271,12 @@ class SmallFloat:
         below = np.maximum(above - 1, 0)
         up, down = self.finite[above] - size, size - self.finite[below]
         take_above = (up < down) | ((up == down) & (above % 2 == 0))
-        return np.where(take_above, above, below) + 128 * np.signbit(x)
+        return np.where(take_above, above, below) + self.sign * np.signbit(x)
 
 
 E4M3 = SmallFloat(3, 7, 0x7e, None)
 E5M2 = SmallFloat(2, 15, 0x7b, 0x7c)
+E2M1 = SmallFloat(1, 1, 7, None, sign=8)
 
 
 class BlockFloat8(Format):
@@ -378,6 +390,103 @@ class Hadamard(Format):
         return (rotated(in_blocks(seen, GROUP)) * power_of_two(-5)).reshape(-1)[:n]
 
 
+class Fixed8:
+    """Integers that count 64ths; the code -128 is a number that is never sent."""
+
+    largest, sign = F32(127 / 64), None
+    values = (np.concatenate([np.arange(128), np.arange(-128, 0)]) / 64).astype(F32)
+
+    @staticmethod
+    def code(x):
+        return np.clip(np.rint(np.asarray(x, np.float64) * 64), -127, 127).astype(np.int64) % 256
+
+
+FIXED8 = Fixed8()
+
+
+class Mx(Format):
+    """OCP Microscaling: [one E8M0 byte per 32][codes], as bytes or, E2M1, two in a byte.
+
+    The scale is 2^(byte - 127), 0xff is NaN. By default it is the specification's, 2^floor(log2
+    amax) over the exponent of the largest code, and what is then beyond that code saturates. With
+    ceil it is the least power of two with which nothing does.
+    """
+
+    unit = 32
+
+    def __init__(self, kind, ceil=False):
+        self.kind, self.ceil = kind, ceil
+
+    def parts(self, n):
+        return [('u1', ceil_div(n, 32)), ('u1', ceil_div(n, 2) if self.kind is E2M1 else n)]
+
+    def _exponents(self, amax):
+        """Of the scales, from exact arithmetic: frexp gives m * 2^e with m in [1/2, 1)."""
+        m, e = np.frexp(amax.astype(np.float64))
+        top_m, top_e = np.frexp(np.float64(self.kind.largest))
+        return np.minimum(e - top_e + (self.ceil & (m > top_m)), 127)  # 128 would be NaN
+
+    def to_parts(self, y, exponent):
+        rows = in_blocks(y, 32)
+        top = largest_bits(rows)
+        poison, empty = top >= EXPONENT, top < SMALLEST
+        unused = (poison | empty)[:, None]
+        e = self._exponents(np.where(poison | empty, F32(1), floats_of(top)))
+        # Exact in float64, so that no step but the rounding to a code loses anything.
+        codes = self.kind.code(np.ldexp(np.where(unused, F32(0), rows).astype(np.float64),
+                                        -e[:, None]))
+        codes = np.where(unused, 0, codes).reshape(-1)[:len(y)]
+        scales = np.where(poison, 0xff, np.where(empty, 0, e + 127))
+        return [scales, in_pairs(codes) if self.kind is E2M1 else codes]
+
+    def from_parts(self, arrays, n, exponent):
+        scales = arrays[0].astype(np.int64)
+        codes = from_pairs(arrays[1], n) if self.kind is E2M1 else arrays[1]
+        powers = np.ldexp(np.ones(len(scales)), scales - 127).astype(F32)
+        rows = in_blocks(self.kind.values[codes], 32) * powers[:, None]
+        rows[scales == 0xff] = NAN
+        return rows.reshape(-1)[:n]
+
+
+class Nvfp4(Format):
+    """[one fp32 scale per segment][one E4M3 scale per 16][two E2M1 codes in a byte].
+
+    A segment has 65536 elements. Its scale takes the largest finite block to 448 * 6, the largest
+    block scale times the largest code.
+    """
+
+    unit, align = 16, 65536
+
+    def parts(self, n):
+        return [('<f4', ceil_div(n, 65536)), ('u1', ceil_div(n, 16)), ('u1', ceil_div(n, 2))]
+
+    def to_parts(self, y, exponent):
+        rows = in_blocks(y, 16)
+        top = largest_bits(rows)
+        poison, empty = top >= EXPONENT, top < SMALLEST
+        usable = np.where(poison | empty, U32(0), top)
+        # 4096 blocks of a segment in a row; what the last one lacks is 0
+        peaks = in_blocks(floats_of(usable), 4096).max(axis=1, initial=0)
+        outer = np.where(peaks > 0, peaks / F32(2688), F32(0)).astype(F32)
+        inverse = np.where(peaks > 0, F32(2688) / peaks, F32(0)).astype(F32)
+        of_block = np.arange(len(top)) // 4096
+        inner = E4M3.code(floats_of(usable) * inverse[of_block] / F32(6))
+        scales = E4M3.values[inner] * outer[of_block]
+        unused = scales == 0
+        codes = E2M1.code(np.where(unused[:, None], F32(0), rows)
+                          * np.where(unused, F32(0), F32(1) / scales).astype(F32)[:, None])
+        codes = codes.reshape(-1)[:len(y)]
+        return [outer, np.where(poison, 0x7f, inner), in_pairs(codes)]
+
+    def from_parts(self, arrays, n, exponent):
+        outer, inner, pairs = arrays
+        outer = outer[np.arange(len(inner)) // 4096]
+        rows = in_blocks(E2M1.values[from_pairs(pairs, n)], 16)
+        rows = rows * (E4M3.values[inner] * outer)[:, None]
+        rows[(inner & 0x7f == 0x7f) | ((bits_of(outer) & EXPONENT) == EXPONENT)] = NAN
+        return rows.reshape(-1)[:n]
+
+
 def _no_options(make):
     def build(options):
         if options:
@@ -421,6 +530,17 @@ def _top_k(options):
     return TopK(ratio, values)
 
 
+def _mx(kinds):
+    """kinds: texts between the name and `,ceil`, the default's as well as ''."""
+    def build(options):
+        kind, comma, rounding = options.partition(',')
+        if kind not in kinds or (comma and rounding != 'ceil'):
+            raise ValueError('expected %s, then nothing or ,ceil, got %s'
+                             % ('|'.join(kinds), options))
+        return Mx(kinds[kind], bool(comma))
+    return build
+
+
 FAMILIES = {
     'fp32': _no_options(lambda: Cast(FP32)),
     'fp16': _no_options(lambda: Cast(FP16, scaled=True)),
@@ -429,6 +549,10 @@ FAMILIES = {
     'int4': lambda options: SignedInt4() if options == 'signed' else _blocks(BlockInt4)(options),
     'fp8': _float8,
     'topk': _top_k,
+    'mxfp8': _mx({'': E4M3, 'e4m3': E4M3, 'e5m2': E5M2}),
+    'mxfp4': _mx({'': E2M1}),
+    'mxint8': _mx({'': FIXED8}),
+    'nvfp4': _no_options(Nvfp4),
 }
 
 
@@ -436,20 +560,26 @@ ROTATING = ('int8', 'int4', 'fp8')  # families that take ,hadamard
 DRAWING = {'int8': _blocks(StochasticInt8), 'int4': _blocks(StochasticInt4)}  # and ,sr
 
 
+def _after_colon(spec, name):
+    options = spec[len(name):]
+    if options and (not options.startswith(':') or options == ':'):
+        raise ValueError('unknown options "%s" of %s' % (options, name))
+    return options[1:]
+
+
 def parse(spec, data_type='fp32'):
     """The format of a text such as int8:block=64. `none` sends the data type of the call."""
     if spec == 'none':
         spec = DATA_TYPES[data_type].name
-    base, comma, wrapper = spec.partition(',')
-    name, colon, options = base.partition(':')
-    if name == 'topk':  # its comma belongs to the values
-        options, comma = spec.partition(':')[2], ''
-    if comma:
-        if wrapper == 'sr' and name in DRAWING:
-            return DRAWING[name](options)
-        if wrapper != 'hadamard' or name not in ROTATING or options == 'signed':
+    name = re.match('[^:,]*', spec).group()
+    options = spec[len(name):]  # ":block=64", ",ceil" or both kinds
+    base, comma, wrapper = spec.rpartition(',')
+    if comma and name in DRAWING and wrapper == 'sr':
+        return DRAWING[name](_after_colon(base, name))
+    if comma and name in ROTATING:
+        if wrapper != 'hadamard' or ',' in base or options.startswith(':signed'):
             raise ValueError('%s takes no option "%s"' % (base, wrapper))
         return Hadamard(parse(base))
-    if name not in FAMILIES or (colon and not options):
+    if name not in FAMILIES or re.match(':(,|$)', options):
         raise ValueError('unknown codec "%s", expected none, %s' % (spec, ', '.join(FAMILIES)))
-    return FAMILIES[name](options)
+    return FAMILIES[name](options[1:] if options.startswith(':') else options)

@@ -10,11 +10,12 @@ import check_calls
 import check_codes
 import check_formats
 import check_law
+import check_mx
 from expect import COUNTS
 
 
 def main():
-    for module in (check_formats, check_codes, check_calls, check_law):
+    for module in (check_formats, check_codes, check_mx, check_calls, check_law):
         for name, function in list(vars(module).items()):
             if name.startswith('check_'):
                 function()

@@ -20,6 +20,10 @@ TEST(CodecParse, EqualSpecsGiveOnePointer)
     EXPECT_STREQ(dscomm_codec_spec(dscomm_codec("int4:block=64")), "int4");
     EXPECT_STREQ(dscomm_codec_spec(dscomm_codec("fp8:e4m3")), "fp8");
     EXPECT_NE(dscomm_codec("fp8:e5m2"), dscomm_codec("fp8"));
+    EXPECT_STREQ(dscomm_codec_spec(dscomm_codec("mxfp8:e4m3")), "mxfp8");
+    EXPECT_STREQ(dscomm_codec_spec(dscomm_codec("mxfp8:e4m3,ceil")), "mxfp8,ceil");
+    EXPECT_STREQ(dscomm_codec_spec(dscomm_codec("mxfp8:e5m2,ceil")), "mxfp8:e5m2,ceil");
+    EXPECT_NE(dscomm_codec("mxfp4,ceil"), dscomm_codec("mxfp4"));
 }
 
 TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
@@ -30,7 +34,7 @@ TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
     } bad[] = {
         { "int9",
           { "\"int9\"", "none fp32 fp16 bf16 int8[:block=N][,hadamard|,sr]",
-            "N one of 16 32 64 128 256" } },
+            "mxfp8[:e5m2][,ceil] mxfp4[,ceil] mxint8[,ceil] nvfp4", "N one of 16 32 64 128 256" } },
         { "int8 ", { "\"int8 \"", "allowed", "int8[:block=N]" } },
         { " int8", { "\" int8\"", "allowed" } },
         { "INT8", { "\"INT8\"", "allowed" } },
@@ -55,6 +59,12 @@ TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
         { "fp8,", { "fp8 takes e4m3" } },
         { "bf16,hadamard", { "bf16 takes no options" } },
         { "e5m2", { "\"e5m2\"", "allowed", "fp8[:e5m2]" } },
+        { "mxfp8,floor", { "\"mxfp8,floor\"", "mxfp8 takes e4m3, the default, or e5m2", ",ceil" } },
+        { "mxfp8:e4m3x", { "\"mxfp8:e4m3x\"", "mxfp8 takes" } },
+        { "mxfp8:,ceil", { "\"mxfp8:,ceil\"", "mxfp8 takes" } },
+        { "mxfp4:e2m1", { "\"mxfp4:e2m1\"", "mxfp4 takes ,ceil" } },
+        { "mxint8,", { "\"mxint8,\"", "mxint8 takes ,ceil" } },
+        { "nvfp4,ceil", { "\"nvfp4,ceil\"", "nvfp4 takes no options" } },
         { "fp88:", { "\"fp88:\"", "is not known" } },
         { "int8\n", { "\"int8?\"", "allowed" } },
     };
@@ -116,6 +126,17 @@ TEST(CodecSize, ByHand)
         { "int4:block=256", 1000, 528 },
         { "fp8", 1000, 1024 },
         { "fp8:e5m2", 1025, 1072 },
+        { "mxfp8", 0, 0 },
+        { "mxfp8", 1, 32 },
+        { "mxfp8,ceil", 512, 528 },
+        { "mxfp8:e5m2", 513, 560 },
+        { "mxfp4", 1000, 544 },
+        { "mxint8", 1000, 1040 },
+        { "nvfp4", 0, 0 },
+        { "nvfp4", 1, 48 },
+        { "nvfp4", 1000, 592 },
+        { "nvfp4", 65536, 36880 },
+        { "nvfp4", 5 * 65536, 32 + 5 * 36864 },
     };
     for (const auto &c : cases)
         EXPECT_EQ(dscomm_codec_bound(dscomm_codec(c.spec), c.n), c.bytes) << c.spec << " " << c.n;
@@ -123,7 +144,7 @@ TEST(CodecSize, ByHand)
 
 TEST(CodecSize, HugeCountsDoNotWrap)
 {
-    for (const char *spec : { "fp32", "bf16", "int8", "int8:block=16", "fp8" }) {
+    for (const char *spec : { "fp32", "bf16", "int8", "int8:block=16", "fp8", "mxfp8" }) {
         const dscomm_codec_t *codec = dscomm_codec(spec);
         EXPECT_GT(dscomm_codec_bound(codec, size_t(1) << 40), size_t(1) << 40) << spec;
         for (size_t n : { SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 4, SIZE_MAX / 16 + 1 })

@@ -129,20 +129,27 @@ inline floats wild(size_t n, unsigned seed)
     return x;
 }
 
-/* A vector of these is carried exactly: the largest code at a scale of 1. */
+inline bool starts_with(const char *text, const char *prefix)
+{
+    return std::strncmp(text, prefix, std::strlen(prefix)) == 0;
+}
+
+/* A vector of these is carried exactly: the largest code, under scales of 1. */
 inline float full_code(const dscomm_codec_t *codec)
 {
     if (codec->values != nullptr)
         return full_code(codec->values);
 
-    const std::string spec = codec->spec;
-    const auto is = [&](const char *start) { return spec.rfind(start, 0) == 0; };
-
-    return is("int4:signed") ? 8.0f
-           : is("int4")      ? 7.0f
-           : is("fp8:e5m2")  ? 57344.0f
-           : is("fp8")       ? 448.0f
-                             : 127.0f;
+    static const struct {
+        const char *prefix;
+        float value;
+    } table[] = { { "int4:signed", 8.0f }, { "int4", 7.0f },           { "fp8:e5m2", 57344.0f },
+                  { "fp8", 448.0f },       { "mxfp8:e5m2", 57344.0f }, { "mxfp8", 448.0f },
+                  { "mxfp4", 6.0f },       { "mxint8", 127.0f / 64 },  { "nvfp4", 2688.0f } };
+    for (const auto &row : table)
+        if (starts_with(codec->spec, row.prefix))
+            return row.value;
+    return 127.0f;
 }
 
 /* What of v a codec can send at once: for top-k, so many elements as it keeps of a segment. */

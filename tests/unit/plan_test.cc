@@ -177,6 +177,22 @@ TEST(Plan, ManyChunksAreEnlargedToFitTheHeader)
     EXPECT_LE(count / p->chunk_elems, 65535u);
 }
 
+/* A scale of nvfp4 is about 65536 elements: no chunk is shorter, none ends within them. */
+TEST(Plan, ChunksAreWholeSegments)
+{
+    const Shape two = { "flat2", 2, { { 0, 0 } } };
+
+    for (const auto algorithm : { DSC_ALG_ONE_SHOT, DSC_ALG_TWO_SHOT, DSC_ALG_LOCAL }) {
+        for (size_t chunk : { 0, 256, 65536, 65537 }) {
+            const Plan p = build(algorithm == DSC_ALG_LOCAL ? Shape{ "1", 1, { { 0 } } } : two, 0,
+                                 500001, algorithm, chunk, "nvfp4");
+            EXPECT_EQ(p->chunk_elems, chunk > 65536 ? 131072u : 65536u) << chunk;
+        }
+    }
+    const Plan p = build(two, 0, 500001, DSC_ALG_TWO_SHOT, 256, "mxfp4");
+    EXPECT_EQ(p->chunk_elems, 256u);
+}
+
 TEST(Plan, GroupsMustNest)
 {
     const int groups[] = { 0, 0, 1, /* ranks 0 and 1 together */

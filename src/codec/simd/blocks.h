@@ -1,37 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block formats in the words of a vec_*.h. Whole ordinary blocks run here; the short last block and
- * rare ones (poison, sums near the largest float, codes that are no numbers) go through the
- * reference.
+ * Block formats in the words of a vec_*.h: what arrays of blocks need, whatever their format is
+ * (formats.h). Whole ordinary blocks run here; the short last block and rare ones (poison, sums
+ * near the largest float, codes that are no numbers) go through the reference.
  *
  * Encoding works in two passes over a tile that stays in the first cache level: maxima, from which
  * come all scales of the tile at once, then codes.
- *
- * No clamp in nearest rounding: |x| <= amax, and scale and inverse are each rounded once, so
- * |x*inv| is beyond the largest code by less than 2^-21 of it and rounds to it. Only the positive
- * side of INT4_SIGNED, where 8 is no code, has one.
  */
-#include "codec/bits.h"
-#include "codec/kernels.h"
-
-enum format { INT8, INT4, INT4_SIGNED, E4M3, E5M2, INT8_SR, INT4_SR };
-
-/* Two codes in a byte and bfloat16 scales. */
-DSC_INLINE bool has_nibbles(enum format format)
-{
-    return format == INT4 || format == INT4_SIGNED || format == INT4_SR;
-}
-
-DSC_INLINE bool is_stochastic(enum format format)
-{
-    return format == INT8_SR || format == INT4_SR;
-}
+#include "codec/simd/formats.h"
 
 #define TILE 2048               /* elements */
 #define STREAM_TILE 256         /* reads and writes of DRAM in turn, at short intervals */
 #define TILE_BLOCKS (TILE / 16) /* of the smallest block */
+#define RUN 256                 /* elements of small blocks that are looked at together */
 #define F32_HUGE 0x7f000000u    /* 2^127: with amax below it no D overflows */
-#define SCALE_HUGE 0x7b000000u  /* 2^119: times 256 still finite */
 
 /* What a quantizing pass leaves per element besides the code. */
 enum kept { KEEP_NOTHING, KEEP_D, KEEP_RESIDUAL, STREAM_RESIDUAL };
@@ -43,16 +25,24 @@ static const struct {
     dsc_block_decode_fn *decode;
     dsc_block_decode_add_fn *decode_add;
 } reference[] = {
-#define REFERENCE(name)                                                               \
-    {                                                                                 \
-        dsc_##name##_encode_c, dsc_##name##_encode_feedback_c, dsc_##name##_decode_c, \
-            dsc_##name##_decode_add_c                                                 \
+#define REFERENCE(encoder, decoder)                                                            \
+    {                                                                                          \
+        dsc_##encoder##_encode_c, dsc_##encoder##_encode_feedback_c, dsc_##decoder##_decode_c, \
+            dsc_##decoder##_decode_add_c                                                       \
     }
-    [INT8] = REFERENCE(int8),
-    [INT4] = REFERENCE(int4),
+    [INT8] = REFERENCE(int8, int8),
+    [INT4] = REFERENCE(int4, int4),
     [INT4_SIGNED] = { dsc_int4s_encode_c, dsc_int4s_encode_feedback_c, NULL, NULL },
-    [E4M3] = REFERENCE(e4m3),
-    [E5M2] = REFERENCE(e5m2),
+    [E4M3] = REFERENCE(e4m3, e4m3),
+    [E5M2] = REFERENCE(e5m2, e5m2),
+    [MXFP8] = REFERENCE(mxfp8, mxfp8),
+    [MXFP8_CEIL] = REFERENCE(mxfp8_ceil, mxfp8),
+    [MXFP8_E5M2] = REFERENCE(mxfp8_e5m2, mxfp8_e5m2),
+    [MXFP8_E5M2_CEIL] = REFERENCE(mxfp8_e5m2_ceil, mxfp8_e5m2),
+    [MXFP4] = REFERENCE(mxfp4, mxfp4),
+    [MXFP4_CEIL] = REFERENCE(mxfp4_ceil, mxfp4),
+    [MXINT8] = REFERENCE(mxint8, mxint8),
+    [MXINT8_CEIL] = REFERENCE(mxint8_ceil, mxint8),
 #undef REFERENCE
 };
 
@@ -60,191 +50,6 @@ static const struct {
 static dsc_block_encode_sr_fn *const reference_sr[] = {
     [INT8_SR] = dsc_int8_encode_sr_c, [INT4_SR] = dsc_int4_encode_sr_c
 };
-
-/* ---- scales ---- */
-
-DSC_INLINE float largest_code(enum format format)
-{
-    switch (format) {
-    case INT8:
-    case INT8_SR:
-        return 127.0f;
-    case INT4:
-    case INT4_SR:
-        return 7.0f;
-    case INT4_SIGNED:
-        return 8.0f;
-    case E4M3:
-        return 448.0f;
-    case E5M2:
-        return 57344.0f;
-    }
-    return 0.0f;
-}
-
-/*
- * What maxima are taken of: magnitudes; with INT4_SIGNED twice that, plus 1 for positive elements,
- * so that the maximum knows its sign.
- */
-DSC_INLINE vi key_of(enum format format, vf x)
-{
-    const vi bits = vf_bits(x);
-
-    if (format == INT4_SIGNED)
-        return vi_xor(vi_or(vi_shift_left(bits, 1), vi_shift_right(bits, 31)), vi_set1(1));
-    return vi_and(bits, vi_set1(F32_ABS));
-}
-
-DSC_INLINE uint32_t magnitude_of(enum format format, uint32_t key)
-{
-    return format == INT4_SIGNED ? key >> 1 : key;
-}
-
-/* As sent, and the inverse. Tiny blocks get zeros, which make codes and D zero without a branch. */
-DSC_INLINE void scales_of(enum format format, uint32_t *scale, uint32_t *inv, const uint32_t *keys)
-{
-    const vi key = vi_load(keys);
-    const vi bits = format == INT4_SIGNED ? vi_shift_right(key, 1) : key;
-    const vf amax = vi_float(bits), zero = vf_set1(0.0f), largest = vf_set1(largest_code(format));
-    vf s = vf_div(amax, largest);
-    vf t;
-
-    if (has_nibbles(format)) {
-        vi up = vi_and(vi_add(vf_bits(s), vi_set1(0xffff)), vi_set1(0xffff0000));
-
-        if (format == INT4_SIGNED) /* negative where the extreme is positive */
-            up = vi_or(up, vi_shift_left(key, 31));
-        s = vi_float(up);
-        t = vf_div(vf_set1(1.0f), s);
-    } else {
-        t = vf_div(largest, amax);
-    }
-    if (is_stochastic(format)) /* exact: products are in steps of 2^-16 then */
-        t = vf_mul(t, vf_set1(0x1p16f));
-    vi_store(scale, vf_bits(vf_if_at_least(bits, F32_TINY, s, zero)));
-    vi_store(inv, vf_bits(vf_if_at_least(bits, F32_TINY, t, zero)));
-}
-
-DSC_INLINE void put_scale(enum format format, void *scales, size_t i, uint32_t bits)
-{
-    if (has_nibbles(format))
-        ((uint16_t *)scales)[i] = (uint16_t)(bits >> 16);
-    else
-        ((float *)scales)[i] = float_of(bits);
-}
-
-DSC_INLINE uint32_t get_scale(enum format format, const void *scales, size_t i)
-{
-    return has_nibbles(format) ? (uint32_t)((const uint16_t *)scales)[i] << 16
-                               : bits_of(((const float *)scales)[i]);
-}
-
-DSC_INLINE size_t scale_bytes(enum format format, size_t n)
-{
-    return n * (has_nibbles(format) ? sizeof(uint16_t) : sizeof(float));
-}
-
-DSC_INLINE size_t code_bytes(enum format format, size_t n)
-{
-    return has_nibbles(format) ? n / 2 : n;
-}
-
-/* ---- one vector ---- */
-
-/* A block's numbers in all lanes. `sign` is 0 in tiny blocks, whose codes are all 0. */
-struct factors {
-    vf scale, inv;
-    vi sign;
-};
-
-DSC_INLINE struct factors factors_of(uint32_t scale, uint32_t inv)
-{
-    return (struct factors){ vf_set1(float_of(scale)), vf_set1(float_of(inv)),
-                             vi_set1(inv != 0 ? 0x80000000u : 0) };
-}
-
-/*
- * Rounds |t| to `mbits` of mantissa by one addition, see minifloat_code() in blocks_c.c. d gets the
- * rounded value, which is exact.
- */
-DSC_INLINE vi minifloat_codes(uint32_t mbits, uint32_t min_exponent, vf t, vi sign_bit, vf *d)
-{
-    const vi sign = vi_and(vf_bits(t), sign_bit);
-    const vi magnitude = vi_and(vf_bits(t), vi_set1(F32_ABS));
-    const vi e = vi_max(vi_and(magnitude, vi_set1(F32_INF)), vi_set1(min_exponent << 23));
-    const vi magic = vi_add(e, vi_set1((23 - mbits) << 23));
-    const vf sum = vf_add(vi_float(magnitude), vi_float(magic));
-    const vi steps = vi_sub(vf_bits(sum), magic);
-    const vi base = vi_sub(vi_shift_right(e, (int)(23 - mbits)), vi_set1(min_exponent << mbits));
-
-    *d = vi_float(vi_or(vf_bits(vf_sub(sum, vi_float(magic))), sign));
-    return vi_or(vi_add(steps, base), vi_shift_right_signed(sign, 24));
-}
-
-/* ---- stochastic rounding, see blocks_c.c ---- */
-
-DSC_INLINE uint32_t mix(uint32_t h)
-{
-    h = (h ^ h >> 16) * 0x7feb352du;
-    h = (h ^ h >> 15) * 0x846ca68bu;
-    return h ^ h >> 16;
-}
-
-DSC_INLINE vi mix_lanes(vi h)
-{
-    h = vi_mul(vi_xor(h, vi_shift_right(h, 16)), vi_set1(0x7feb352d));
-    h = vi_mul(vi_xor(h, vi_shift_right(h, 15)), vi_set1(0x846ca68b));
-    return vi_xor(h, vi_shift_right(h, 16));
-}
-
-/* 16 bits for each of n elements: a hash has those of an even one and, above, of the next. */
-DSC_INLINE void draw_noise(uint32_t *noise, const struct dsc_draw *draw, size_t n)
-{
-    const uint32_t high = mix((uint32_t)(draw->first >> 33));
-    const vi key = vi_set1(mix(mix(draw->seed + mix(draw->call + mix(draw->rank + high)))));
-    const vi pairs = vi_add(vi_set1((uint32_t)(draw->first >> 1)), vi_lanes());
-
-#pragma GCC unroll 4
-    for (size_t i = 0; i < n / 2; i += LANES)
-        vi_store(noise + i, mix_lanes(vi_xor(key, vi_add(pairs, vi_set1((uint32_t)i)))));
-}
-
-/*
- * t: in steps of 2^-16, and rounds to at most the largest code; the least one needs its clamp, so
- * that no draw leads below it.
- */
-DSC_INLINE vi stochastic_codes(enum format format, vf t, vi random)
-{
-    const vf inside = vf_max(t, vf_set1(-0x1p16f * largest_code(format)));
-
-    return vi_shift_right_signed(vi_add(vf_to_int(inside), random), 16);
-}
-
-/* ---- codes ---- */
-
-/* Codes of x as signed bytes in 32-bit lanes; d gets D. noise: of these elements, or unused. */
-DSC_INLINE vi quantize(enum format format, vf x, const struct factors *f, const uint16_t *noise,
-                       vf *d)
-{
-    const vf t = vf_mul(x, f->inv);
-    vi code;
-
-    if (format == E4M3) {
-        code = minifloat_codes(3, 127 - 6, t, f->sign, d);
-    } else if (format == E5M2) {
-        code = minifloat_codes(2, 127 - 14, t, f->sign, d);
-    } else {
-        if (is_stochastic(format))
-            code = stochastic_codes(format, t, vi_load_u16(noise));
-        else
-            code = vf_to_int(format == INT4_SIGNED ? vf_min(t, vf_set1(7.0f)) : t);
-        *d = vi_to_float(code);
-        if (format == INT8_SR) /* stores turn 128 into 127 */
-            *d = vf_min(*d, vf_set1(127.0f));
-    }
-    *d = vf_mul(*d, f->scale);
-    return code;
-}
 
 /* ---- what is encoded ---- */
 
@@ -255,7 +60,8 @@ struct encoding {
     const float *v, *r;
     float beta;
     unsigned flags;
-    uint32_t rare;        /* least amax bits of blocks that the reference does */
+    uint32_t rare; /* least amax bits of blocks that the reference does */
+    struct segment segment;
     struct dsc_draw draw; /* of stochastic formats */
 };
 
@@ -278,12 +84,17 @@ DSC_INLINE void encode_rare(enum format format, const struct encoding *e, size_t
     uint8_t *const codes = e->q + code_bytes(format, i);
     uint8_t *const scales = e->scales + scale_bytes(format, b);
 
-    if (is_stochastic(format)) {
+    if (formats[format].draws) {
         struct dsc_draw draw = e->draw;
 
         draw.first += i;
         reference_sr[format](codes, scales, out_at(e, i, kept), e->v + i, n, block, &draw);
-    } else if (has_feedback(kept))
+    } else if (format == NVFP4 && has_feedback(kept))
+        dsc_nvfp4_encode_feedback_c(codes, scales, e->out + i, e->v + i, e->r + i, e->beta,
+                                    e->flags, n, e->segment.amax);
+    else if (format == NVFP4)
+        dsc_nvfp4_encode_c(codes, scales, out_at(e, i, kept), e->v + i, n, e->segment.amax);
+    else if (has_feedback(kept))
         reference[format].encode_feedback(codes, scales, e->out + i, e->v + i, e->r + i, e->beta,
                                           e->flags, n, block);
     else
@@ -292,9 +103,9 @@ DSC_INLINE void encode_rare(enum format format, const struct encoding *e, size_t
 
 /* ---- first pass: maxima and scales of a tile's blocks ---- */
 
-/* Keys (key_of) and scales are bits. */
+/* Keys (key_of) and scales are bits; nvfp4 sends codes of scales. */
 struct tile {
-    uint32_t key[TILE_BLOCKS], scale[TILE_BLOCKS], inv[TILE_BLOCKS];
+    uint32_t key[TILE_BLOCKS], scale[TILE_BLOCKS], inv[TILE_BLOCKS], sent[TILE_BLOCKS];
     float x[TILE];            /* sums, with feedback */
     uint32_t noise[TILE / 2]; /* of stochastic formats */
 };
@@ -318,6 +129,20 @@ DSC_INLINE uint32_t largest_key(enum format format, const struct encoding *e, fl
     return vi_largest(m);
 }
 
+/* Tiny blocks get zeros, which make codes and D zero without a branch. */
+DSC_INLINE void put_scales(enum format format, struct tile *t, size_t b,
+                           const struct segment *segment)
+{
+    const vi keys = vi_load(t->key + b), amax = magnitudes_of(format, keys);
+    const vf zero = vf_set1(0.0f);
+    const struct scales s = format == NVFP4 ? e4m3_scales(amax, segment) : scales_of(format, keys);
+
+    vi_store(t->scale + b, vf_bits(vf_if_at_least(amax, F32_TINY, s.value, zero)));
+    vi_store(t->inv + b, vf_bits(vf_if_at_least(amax, F32_TINY, s.inv, zero)));
+    if (format == NVFP4)
+        vi_store(t->sent + b, vf_bits(vf_if_at_least(amax, F32_TINY, vi_float(s.sent), zero)));
+}
+
 DSC_INLINE void tile_scales(enum format format, struct tile *t, const struct encoding *e, size_t n,
                             uint32_t block, enum kept kept)
 {
@@ -326,7 +151,7 @@ DSC_INLINE void tile_scales(enum format format, struct tile *t, const struct enc
     for (size_t b = 0; b < n_blocks; b++)
         t->key[b] = largest_key(format, e, t->x, b * block, block, kept);
     for (size_t b = 0; b < n_blocks; b += LANES)
-        scales_of(format, t->scale + b, t->inv + b, t->key + b);
+        put_scales(format, t, b, &e->segment);
 }
 
 /* ---- second pass: codes, and what they leave ---- */
@@ -379,23 +204,23 @@ DSC_INLINE void quantize_block(enum format format, const struct encoding *e, con
 /* INT4_SR: the largest code could be passed, which takes a scale that was exact before rounding. */
 DSC_INLINE bool may_exceed(enum format format, uint32_t amax, uint32_t inv)
 {
-    return format == INT4_SR && float_of(amax) * float_of(inv) > 0x1p16f * largest_code(format);
+    return format == INT4_SR && float_of(amax) * float_of(inv) > 0x1p16f * largest_of(format);
 }
 
 DSC_INLINE void tile_codes(enum format format, struct tile *t, const struct encoding *e, size_t n,
                            uint32_t block, enum kept kept)
 {
-    if (is_stochastic(format))
+    if (formats[format].draws)
         draw_noise(t->noise, &e->draw, n);
     for (size_t b = 0; b < n / block; b++) {
-        const struct factors f = factors_of(t->scale[b], t->inv[b]);
+        const struct factors f = factors_of(format, t->scale[b], t->inv[b]);
 
         if (magnitude_of(format, t->key[b]) >= e->rare ||
             may_exceed(format, t->key[b], t->inv[b])) {
             encode_rare(format, e, b, block, block, kept);
             continue;
         }
-        put_scale(format, e->scales, b, t->scale[b]);
+        put_scale(format, e->scales, b, format == NVFP4 ? t->sent[b] : t->scale[b]);
         quantize_block(format, e, t, b * block, block, &f, kept);
     }
 }
@@ -413,7 +238,7 @@ DSC_INLINE struct encoding encoding_after(enum format format, const struct encod
     next.v += n;
     if (has_feedback(kept))
         next.r += n;
-    if (is_stochastic(format))
+    if (formats[format].draws)
         next.draw.first += n;
     return next;
 }
@@ -449,9 +274,9 @@ DSC_INLINE void encode_tiles(enum format format, struct encoding e, size_t n, ui
 DSC_INLINE void encode_blocks(enum format format, struct encoding e, size_t n, uint32_t block,
                               enum kept kept)
 {
-    const uint32_t usual = has_nibbles(format) ? 64 : 256;
+    const uint32_t usual = formats[format].block;
 
-    if (block == usual)
+    if (block == usual || has_byte_scales(format))
         encode_tiles(format, e, n, usual, kept);
     else
         encode_tiles(format, e, n, block, kept);
@@ -480,104 +305,111 @@ DSC_INLINE void encode_feedback(enum format format, struct encoding e, size_t n,
 
 /* ---- decoding ---- */
 
-/* Blocks that hold no ordinary numbers, or whose scale the fast spelling cannot take. */
-DSC_INLINE bool is_rare(enum format format, const uint8_t *q, uint32_t scale, uint32_t block)
+/* What becomes of D. */
+enum into { STORE, STREAM, ADD };
+
+/* Operands of a decoding; they move on from run to run. */
+struct decoding {
+    float *dst;
+    const uint8_t *q, *scales;
+};
+
+DSC_INLINE struct decoding decoding_at(enum format format, const struct decoding *d, size_t i,
+                                       uint32_t block)
 {
-    if (format == E4M3)
-        return (scale & F32_ABS) >= SCALE_HUGE || codes_exceed(q, block, 0x7e);
-    if (format == E5M2)
-        return (scale & F32_ABS) >= F32_INF || codes_exceed(q, block, 0x7b);
-    return (scale & F32_ABS) >= F32_INF;
+    return (struct decoding){ d->dst + i, d->q + code_bytes(format, i),
+                              d->scales + scale_bytes(format, i / block) };
 }
 
-/* What a block's codes are multiplied with: vf_load_e4m3() gives values / 256. */
-DSC_INLINE nibble_table factor_of(enum format format, uint32_t scale)
+/* By the reference: n elements. */
+DSC_INLINE void decode_rare(enum format format, const struct decoding *d, size_t n, uint32_t block,
+                            enum into into)
 {
-    if (has_nibbles(format))
-        return nibbles_scaled(float_of(scale));
-    return vf_set1(format == E4M3 ? float_of(scale) * 256.0f : float_of(scale));
+    if (into == ADD)
+        reference[format].decode_add(d->dst, d->q, d->scales, n, block);
+    else
+        reference[format].decode(d->dst, d->q, d->scales, 0, n, block);
 }
 
-/* D of LANES elements from element i of a block on. */
-DSC_INLINE vf dequantize(enum format format, const uint8_t *q, uint32_t i, nibble_table factor)
+DSC_INLINE void decode_ordinary(enum format format, const struct decoding *d, uint32_t scale,
+                                uint32_t block, enum into into)
 {
-    if (has_nibbles(format))
-        return vf_nibbles(q + i / 2, factor);
-    if (format == E4M3)
-        return vf_mul(vf_load_e4m3(q + i), factor);
-    if (format == E5M2)
-        return vf_mul(vf_load_e5m2(q + i), factor);
-    return vf_mul(vi_to_float(vi_load_i8(q + i)), factor);
-}
-
-DSC_INLINE void decode_to(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
-                          size_t n, uint32_t block, bool stream)
-{
-    const size_t whole = n - n % block;
-
-    for (size_t i = 0; i < whole; i += block) {
-        const uint8_t *const codes = q + code_bytes(format, i);
-        const uint32_t scale = get_scale(format, scales, i / block);
-
-        if (is_rare(format, codes, scale, block)) {
-            reference[format].decode(dst + i, codes, scales + scale_bytes(format, i / block), 0,
-                                     block, block);
-            continue;
-        }
-        const nibble_table factor = factor_of(format, scale);
+    const nibble_table factor = factor_of(format, scale);
 
 #pragma GCC unroll 4
-        for (uint32_t j = 0; j < block; j += LANES) {
-            const vf d = dequantize(format, codes, j, factor);
+    for (uint32_t i = 0; i < block; i += LANES) {
+        const vf x = dequantize(format, d->q, i, factor);
 
-            if (stream)
-                vf_stream(dst + i + j, d);
-            else
-                vf_store(dst + i + j, d);
-        }
+        if (into == STREAM)
+            vf_stream(d->dst + i, x);
+        else
+            vf_store(d->dst + i, into == ADD ? vf_add(vf_load(d->dst + i), x) : x);
     }
-    reference[format].decode(dst + whole, q + code_bytes(format, whole),
-                             scales + scale_bytes(format, whole / block), 0, n - whole, block);
 }
 
-DSC_INLINE void decode(enum format format, float *dst, const uint8_t *q, const uint8_t *scales,
-                       unsigned flags, size_t n, uint32_t block)
+/* Blocks of one run; is_clean: none of them is rare. */
+DSC_INLINE void decode_run(enum format format, const struct decoding *run, size_t n, uint32_t block,
+                           enum into into, bool is_clean)
 {
-    if ((flags & DSC_STREAM) != 0 && (uintptr_t)dst % STREAM_ALIGN == 0) {
-        decode_to(format, dst, q, scales, n, block, true);
+    for (size_t i = 0; i < n; i += block) {
+        const struct decoding d = decoding_at(format, run, i, block);
+        const uint32_t scale = get_scale(format, d.scales, 0);
+        const bool is_least = is_least_scale(format, scale);
+
+        if (!is_clean && is_rare(format, d.q, scale, block))
+            decode_rare(format, &d, block, block, into);
+        else if (is_least && !are_zeros(d.q, code_bytes(format, block)))
+            decode_rare(format, &d, block, block, into);
+        else /* zeros under the least scale: products that are subnormal would be slow */
+            decode_ordinary(format, &d, is_least ? 0 : scale, block, into);
+    }
+}
+
+/* Of n elements in blocks with E8M0 scales: codes and scales are looked at once for all. */
+DSC_INLINE bool is_clean_run(enum format format, const struct decoding *run, size_t n,
+                             uint32_t block)
+{
+    uint8_t largest = 0;
+
+    for (size_t i = 0; i < n / block; i++)
+        largest = run->scales[i] > largest ? run->scales[i] : largest;
+    return !is_rare_scale(format, e8m0_bits(largest)) &&
+           !has_rare_codes(format, run->q, (uint32_t)n);
+}
+
+DSC_INLINE void decode_blocks(enum format format, struct decoding d, size_t n, uint32_t any_block,
+                              enum into into)
+{
+    const bool has_runs = formats[format].scale == SCALE_E8M0;
+    const uint32_t block = has_runs ? formats[format].block : any_block;
+    const size_t whole = n - n % block;
+
+    for (size_t i = 0, len; i < whole; i += len) {
+        const struct decoding run = decoding_at(format, &d, i, block);
+
+        len = dsc_min_size(has_runs ? RUN : block, whole - i);
+        if (has_runs && is_clean_run(format, &run, len, block))
+            decode_run(format, &run, len, block, into, true);
+        else
+            decode_run(format, &run, len, block, into, false);
+    }
+    d = decoding_at(format, &d, whole, block);
+    decode_rare(format, &d, n - whole, block, into);
+}
+
+DSC_INLINE void decode(enum format format, struct decoding d, unsigned flags, size_t n,
+                       uint32_t block)
+{
+    if ((flags & DSC_STREAM) != 0 && (uintptr_t)d.dst % STREAM_ALIGN == 0) {
+        decode_blocks(format, d, n, block, STREAM);
         vec_stream_end();
     } else {
-        decode_to(format, dst, q, scales, n, block, false);
+        decode_blocks(format, d, n, block, STORE);
     }
-}
-
-DSC_INLINE void decode_add(enum format format, float *acc, const uint8_t *q, const uint8_t *scales,
-                           size_t n, uint32_t block)
-{
-    const size_t whole = n - n % block;
-
-    for (size_t i = 0; i < whole; i += block) {
-        const uint8_t *const codes = q + code_bytes(format, i);
-        const uint32_t scale = get_scale(format, scales, i / block);
-
-        if (is_rare(format, codes, scale, block)) {
-            reference[format].decode_add(acc + i, codes, scales + scale_bytes(format, i / block),
-                                         block, block);
-            continue;
-        }
-        const nibble_table factor = factor_of(format, scale);
-
-#pragma GCC unroll 4
-        for (uint32_t j = 0; j < block; j += LANES)
-            vf_store(acc + i + j,
-                     vf_add(vf_load(acc + i + j), dequantize(format, codes, j, factor)));
-    }
-    reference[format].decode_add(acc + whole, q + code_bytes(format, whole),
-                                 scales + scale_bytes(format, whole / block), n - whole, block);
 }
 
 /* The primitives of a format, under the names of kernels.h. */
-#define BLOCK_ENCODERS(name, format)                                                              \
+#define ENCODERS(name, format)                                                                    \
     void LEVEL(name##_encode)(void *q, void *scale, float *d, const float *x, size_t n,           \
                               uint32_t block)                                                     \
     {                                                                                             \
@@ -594,20 +426,20 @@ DSC_INLINE void decode_add(enum format format, float *acc, const uint8_t *q, con
         encode_feedback(format, e, n, block);                                                     \
     }
 
-#define BLOCK_DECODERS(name, format)                                                        \
+#define DECODERS(name, format)                                                              \
     void LEVEL(name##_decode)(float *dst, const void *q, const void *scale, unsigned flags, \
                               size_t n, uint32_t block)                                     \
     {                                                                                       \
-        decode(format, dst, q, scale, flags, n, block);                                     \
+        decode(format, (struct decoding){ dst, q, scale }, flags, n, block);                \
     }                                                                                       \
     void LEVEL(name##_decode_add)(float *acc, const void *q, const void *scale, size_t n,   \
                                   uint32_t block)                                           \
     {                                                                                       \
-        decode_add(format, acc, q, scale, n, block);                                        \
+        decode_blocks(format, (struct decoding){ acc, q, scale }, n, block, ADD);           \
     }
 
 /* Where the index passes a multiple of 2^33 the key changes: once in so many elements. */
-#define BLOCK_ENCODE_SR(name, format)                                                           \
+#define ENCODE_SR(name, format)                                                                 \
     void LEVEL(name##_encode_sr)(void *q, void *scale, float *d, const float *x, size_t n,      \
                                  uint32_t block, const struct dsc_draw *draw)                   \
     {                                                                                           \
@@ -619,14 +451,26 @@ DSC_INLINE void decode_add(enum format format, float *acc, const uint8_t *q, con
             encode(format, e, n, block);                                                        \
     }
 
-BLOCK_ENCODERS(int8, INT8)
-BLOCK_DECODERS(int8, INT8)
-BLOCK_ENCODE_SR(int8, INT8_SR)
-BLOCK_ENCODERS(int4, INT4)
-BLOCK_DECODERS(int4, INT4)
-BLOCK_ENCODE_SR(int4, INT4_SR)
-BLOCK_ENCODERS(int4s, INT4_SIGNED)
-BLOCK_ENCODERS(e4m3, E4M3)
-BLOCK_DECODERS(e4m3, E4M3)
-BLOCK_ENCODERS(e5m2, E5M2)
-BLOCK_DECODERS(e5m2, E5M2)
+ENCODERS(int8, INT8)
+DECODERS(int8, INT8)
+ENCODE_SR(int8, INT8_SR)
+ENCODERS(int4, INT4)
+DECODERS(int4, INT4)
+ENCODE_SR(int4, INT4_SR)
+ENCODERS(int4s, INT4_SIGNED)
+ENCODERS(e4m3, E4M3)
+DECODERS(e4m3, E4M3)
+ENCODERS(e5m2, E5M2)
+DECODERS(e5m2, E5M2)
+ENCODERS(mxfp8, MXFP8)
+ENCODERS(mxfp8_ceil, MXFP8_CEIL)
+DECODERS(mxfp8, MXFP8)
+ENCODERS(mxfp8_e5m2, MXFP8_E5M2)
+ENCODERS(mxfp8_e5m2_ceil, MXFP8_E5M2_CEIL)
+DECODERS(mxfp8_e5m2, MXFP8_E5M2)
+ENCODERS(mxfp4, MXFP4)
+ENCODERS(mxfp4_ceil, MXFP4_CEIL)
+DECODERS(mxfp4, MXFP4)
+ENCODERS(mxint8, MXINT8)
+ENCODERS(mxint8_ceil, MXINT8_CEIL)
+DECODERS(mxint8, MXINT8)

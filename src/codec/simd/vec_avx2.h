@@ -126,6 +126,10 @@ static inline vi vi_max(vi a, vi b) /* unsigned */
 {
     return _mm256_max_epu32(a, b);
 }
+static inline vi vi_min(vi a, vi b) /* unsigned */
+{
+    return _mm256_min_epu32(a, b);
+}
 static inline vi vi_shift_right(vi a, int n)
 {
     return _mm256_srli_epi32(a, n);
@@ -300,20 +304,36 @@ static inline void nibbles_store(uint8_t *q, const vi *v, size_t n)
         _mm_storeu_si128((__m128i *)q, codes);
 }
 
-/* The values of all sixteen nibbles times a scale, ready for vf_nibbles(). */
+/* The values of all sixteen nibbles times a scale, ready for vf_nibbles() or vf_e2m1(). */
 typedef vf nibble_table;
 static inline nibble_table nibbles_scaled(float scale)
 {
     return _mm256_set1_ps(scale);
 }
-/* LANES elements: a byte in every 64-bit lane, then its halves on top of the two 32-bit lanes. */
-static inline vf vf_nibbles(const uint8_t *q, nibble_table scale)
+static inline nibble_table e2m1_scaled(float scale)
+{
+    return _mm256_mul_ps(_mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6), _mm256_set1_ps(scale));
+}
+/* LANES nibbles: a byte in every 64-bit lane, then its halves on top of the two 32-bit lanes. */
+static inline vi nibbles_on_top(const uint8_t *q)
 {
     const __m256i bytes = _mm256_cvtepu8_epi64(_mm_loadu_si32(q));
     const __m256i high = _mm256_and_si256(bytes, _mm256_set1_epi64x(0xf0));
-    const __m256i top = _mm256_or_si256(_mm256_slli_epi64(bytes, 28), _mm256_slli_epi64(high, 56));
 
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srai_epi32(top, 28)), scale);
+    return _mm256_or_si256(_mm256_slli_epi64(bytes, 28), _mm256_slli_epi64(high, 56));
+}
+static inline vf vf_nibbles(const uint8_t *q, nibble_table scale)
+{
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srai_epi32(nibbles_on_top(q), 28)), scale);
+}
+/* Three bits choose the magnitude, whatever is above them in a lane; the fourth is the sign. */
+static inline vf vf_e2m1(const uint8_t *q, nibble_table table)
+{
+    const vi top = nibbles_on_top(q);
+    const vf magnitude = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(top, 28));
+    const vf sign = vi_float(vi_and(top, vi_set1(0x80000000)));
+
+    return _mm256_xor_ps(magnitude, sign);
 }
 
 /* True if one of n bytes without its top bit is above limit; n is 16 or a multiple of 32. */

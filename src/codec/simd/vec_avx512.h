@@ -120,6 +120,10 @@ static inline vi vi_max(vi a, vi b)
 {
     return _mm512_max_epu32(a, b);
 }
+static inline vi vi_min(vi a, vi b)
+{
+    return _mm512_min_epu32(a, b);
+}
 static inline vi vi_shift_right(vi a, int n)
 {
     return _mm512_srli_epi32(a, (unsigned)n);
@@ -283,12 +287,24 @@ static inline nibble_table nibbles_scaled(float scale)
 
     return _mm512_mul_ps(values, _mm512_set1_ps(scale));
 }
+static inline nibble_table e2m1_scaled(float scale)
+{
+    const vf values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
+                                     -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+
+    return _mm512_mul_ps(values, _mm512_set1_ps(scale));
+}
 /* The low four bits of each 32-bit lane choose from the table, whatever is above them. */
 static inline vf vf_nibbles(const uint8_t *q, nibble_table table)
 {
     const vi bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)q));
 
     return _mm512_permutexvar_ps(vi_or(bytes, _mm512_slli_epi64(bytes, 28)), table);
+}
+
+static inline vf vf_e2m1(const uint8_t *q, nibble_table table)
+{
+    return vf_nibbles(q, table);
 }
 
 static inline bool codes_exceed(const uint8_t *q, uint32_t n, uint8_t limit)

@@ -121,6 +121,10 @@ static inline vi vi_max(vi a, vi b)
 {
     return vmaxq_u32(a, b);
 }
+static inline vi vi_min(vi a, vi b)
+{
+    return vminq_u32(a, b);
+}
 static inline vi vi_shift_right(vi a, int n)
 {
     return vshlq_u32(a, vdupq_n_s32(-n));
@@ -278,17 +282,34 @@ static inline nibble_table nibbles_scaled(float scale)
 {
     return vdupq_n_f32(scale);
 }
-/* Two bytes in every lane; each lane moves its nibble to the top and back down, sign included. */
-static inline vf vf_nibbles(const uint8_t *q, nibble_table scale)
+static inline nibble_table e2m1_scaled(float scale)
+{
+    return vdupq_n_f32(scale);
+}
+/* Two bytes in every lane; each lane moves its nibble to the top. */
+static inline vi nibbles_on_top(const uint8_t *q)
 {
     static const int32_t up[LANES] = { 28, 24, 20, 16 };
     uint16_t u;
 
     memcpy(&u, q, sizeof(u));
+    return vshlq_u32(vdupq_n_u32(u), vld1q_s32(up));
+}
+static inline vf vf_nibbles(const uint8_t *q, nibble_table scale)
+{
+    const int32x4_t codes = vshrq_n_s32(vreinterpretq_s32_u32(nibbles_on_top(q)), 28);
 
-    const uint32x4_t top = vshlq_u32(vdupq_n_u32(u), vld1q_s32(up));
+    return vmulq_f32(vcvtq_f32_s32(codes), scale);
+}
+/* fp16 values that have the bits of E2M1 codes are 2^-14 times theirs. */
+static inline vf vf_e2m1(const uint8_t *q, nibble_table scale)
+{
+    const vi top = nibbles_on_top(q);
+    const vi sign = vi_and(vshrq_n_u32(top, 16), vi_set1(0x8000));
+    const vi magnitude = vi_and(vshrq_n_u32(top, 19), vi_set1(0x0e00));
+    const vf value = vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(vi_or(sign, magnitude))));
 
-    return vmulq_f32(vcvtq_f32_s32(vshrq_n_s32(vreinterpretq_s32_u32(top), 28)), scale);
+    return vmulq_f32(vmulq_f32(value, vdupq_n_f32(0x1p14f)), scale);
 }
 
 static inline bool codes_exceed(const uint8_t *q, uint32_t n, uint8_t limit)
