@@ -27,6 +27,10 @@ static inline void vf_store(float *p, vf x)
 }
 static inline void vf_stream(float *p, vf x)
 {
+    if ((uintptr_t)p % sizeof(x) == 0) {
+        _mm512_stream_ps(p, x);
+        return;
+    }
     _mm_stream_ps(p, _mm512_castps512_ps128(x));
     _mm_stream_ps(p + 4, _mm512_extractf32x4_ps(x, 1));
     _mm_stream_ps(p + 8, _mm512_extractf32x4_ps(x, 2));
