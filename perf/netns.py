@@ -64,7 +64,30 @@ def kill(pid):
         pass
 
 
-class Network:
+class Children:
+    """Programs that were started, each in a session of its own, so that all of it can be ended."""
+
+    def __init__(self):
+        self.children = []
+
+    def spawn(self, words, env=None, **kwargs):
+        child = subprocess.Popen(words, env={**os.environ, **(env or {})}, start_new_session=True,
+                                 text=True, **kwargs)
+        self.children.append(child)
+        return child
+
+    def end(self, child):
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        self.children.remove(child)
+
+    def end_all(self):
+        for child in list(self.children):
+            self.end(child)
+
+
+class Network(Children):
     """The namespaces, gone when closed, whatever happened before."""
     interface = 'eth0'
 
@@ -73,7 +96,7 @@ class Network:
         self.switch = tag + 'sw'
         self.prefix = tag + 'r'  # of the ranks' names; their number follows
         self.ranks = ['%s%d' % (self.prefix, i) for i in range(n_ranks)]
-        self.children = []
+        super().__init__()
         atexit.register(self.close)
         self.make(self.switch)
         sh('ip', '-n', self.switch, 'link', 'add', 'br0', 'type', 'bridge')
@@ -106,18 +129,7 @@ class Network:
     def start(self, i, words, env=None, **kwargs):
         """A child in the namespace of rank i, or -1: of the bridge."""
         name = self.ranks[i] if i >= 0 else self.switch
-        child = subprocess.Popen(['ip', 'netns', 'exec', name] + words,
-                                 env={**os.environ, **(env or {})}, start_new_session=True,
-                                 text=True, **kwargs)
-        self.children.append(child)
-        return child
-
-    def end(self, child):
-        """Ends a child and what it has started (its session is its own)."""
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        self.children.remove(child)
+        return self.spawn(['ip', 'netns', 'exec', name] + words, env, **kwargs)
 
     def tx_bytes(self, i):
         stats = json.loads(sh('ip', '-n', self.ranks[i], '-j', '-s', 'link', 'show', 'eth0'))
@@ -140,8 +152,7 @@ class Network:
         return statistics.mean(end['sum_received']['bits_per_second'] / 8 for end in ends)
 
     def close(self):
-        for child in list(self.children):
-            self.end(child)
+        self.end_all()
         for name in self.ranks + [self.switch]:
             # A daemon has left its session; in a namespace of ours everything is ours.
             inside = subprocess.run(['ip', 'netns', 'pids', name], capture_output=True, text=True,

@@ -7,7 +7,6 @@ netns.Network. Both start and end children in the same way.
 import json
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -21,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PERF = os.path.dirname(HERE)
 sys.path[:0] = [PERF, os.path.join(PERF, 'data')]
 from grad_format import read_grad  # noqa: E402
-from netns import Failed  # noqa: E402
+from netns import Children, Failed  # noqa: E402
 
 DATA = os.path.join(PERF, 'data', 'lm.grad')
 START_S = 60     # torch alone needs some seconds
@@ -41,32 +40,19 @@ def clean_environment():
             del os.environ[name]
 
 
-class Here:
+class Here(Children):
     """This machine as it is; what netns.Network is for links."""
     interface = None
-
-    def __init__(self):
-        self.children = []
 
     @staticmethod
     def address(_):
         return '127.0.0.1'
 
     def start(self, _, words, env=None, **kwargs):
-        child = subprocess.Popen(words, env={**os.environ, **(env or {})}, start_new_session=True,
-                                 text=True, **kwargs)
-        self.children.append(child)
-        return child
-
-    def end(self, child):
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        self.children.remove(child)
+        return self.spawn(words, env, **kwargs)
 
     def close(self):
-        for child in list(self.children):
-            self.end(child)
+        self.end_all()
 
 
 def free_port():
