@@ -117,7 +117,7 @@ static void add_result(cJSON *list, const struct perf_report *report,
     cJSON_AddNumberToObject(object, "size", (double)result->bytes);
     cJSON_AddNumberToObject(object, "count", (double)result->count);
     cJSON_AddStringToObject(object, "type", perf_dtype_name(result->dtype));
-    cJSON_AddStringToObject(object, "redop", perf_op_name(result->op));
+    cJSON_AddStringToObject(object, "redop", perf_redop_name(report->coll, result->op));
     cJSON_AddStringToObject(object, "root", "-1");
     cJSON_AddStringToObject(object, "codec", result->codec);
     cJSON_AddNumberToObject(object, "feedback", result->feedback);

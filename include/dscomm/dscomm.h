@@ -212,7 +212,53 @@ DSCOMM_API dscomm_status_t dscomm_allreduce_compressed(const void *send, void *r
                                                        dscomm_stream_t *stream);
 
 /**
- * Make (or find) the plan of a shape before its first call. Collective: all ranks, same order.
+ * Reduce-scatter: the first half of an allreduce. Rank k gets elements [k*recv_count,
+ * (k+1)*recv_count) of the sum. The others' values of them are compressed, its own is not, nor is
+ * the result. An all-gather with the same codec completes it: for float32 and DSCOMM_SUM, and a
+ * recv_count that is a multiple of 256, both give the bits of a two-shot allreduce of recv_count x
+ * n_ranks elements on up to 32 ranks (fp16 scales sums to keep them in range, so it may differ at
+ * the ends of that).
+ *
+ * @param send       [n_ranks * recv_count] elements of dtype.
+ * @param recv       [recv_count] elements of dtype; in place it is send + rank * recv_count.
+ * @param recv_count Elements per rank; any, also 0.
+ * @param op         As in dscomm_allreduce_compressed().
+ * @param feedback   Of n_ranks * recv_count elements, used by this collective alone; NULL for none.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *
+ * Numerics: the same on every run, for any chunk size, thread count and transport. nonfinite_elems
+ *           counts the rank's own share. Where an output is not finite its run of 256 elements
+ * (from the share's start) keeps the residual it had, on every rank. Threads, memory: as
+ * dscomm_allreduce_compressed().
+ */
+DSCOMM_API dscomm_status_t dscomm_reduce_scatter_compressed(
+    const void *send, void *recv, size_t recv_count, dscomm_dtype_t dtype, dscomm_op_t op,
+    const dscomm_codec_t *codec, dscomm_feedback_t *feedback, dscomm_comm_t *comm,
+    dscomm_stream_t *stream);
+
+/**
+ * All-gather: every rank's vector, one behind the other, on every rank. Each is encoded once; its
+ * sender decodes it too, so all ranks get identical bits.
+ *
+ * @param send       [send_count] elements of dtype; in place it is recv + rank * send_count.
+ * @param recv       [n_ranks * send_count] elements of dtype.
+ * @param send_count Elements per rank; any, also 0.
+ * @param feedback   Of send_count elements, used by this collective alone; NULL for none.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *
+ * Numerics, threads, memory: as dscomm_allreduce_compressed().
+ */
+DSCOMM_API dscomm_status_t dscomm_all_gather_compressed(const void *send, void *recv,
+                                                        size_t send_count, dscomm_dtype_t dtype,
+                                                        const dscomm_codec_t *codec,
+                                                        dscomm_feedback_t *feedback,
+                                                        dscomm_comm_t *comm,
+                                                        dscomm_stream_t *stream);
+
+/**
+ * Make (or find) the plan of an allreduce before its first call. Collective: all ranks, same order.
  *
  * @param with_feedback 1 if calls will pass a feedback object.
  * @param plan_out      Borrowed until the communicator is destroyed.

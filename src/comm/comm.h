@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of a communicator. comm.c makes and ends it, collectives.c checks and runs calls, plans.c
- * keeps plans by shape, mismatch.c says what ranks disagree on, stream.c is the ordered queue.
+ * Inside of a communicator. comm.c makes and ends it, arguments.c checks calls, collectives.c runs
+ * them, plans.c keeps plans by shape, mismatch.c says what ranks disagree on, stream.c is the
+ * ordered queue.
  */
 #ifndef DSC_COMM_H
 #define DSC_COMM_H
@@ -13,14 +14,15 @@
 
 /* What a plan is looked up by. */
 struct dsc_shape {
-    size_t count;
+    enum dsc_collective collective;
+    size_t count; /* as the caller gives it: of a share, where there are shares */
     dscomm_dtype_t dtype;
     dscomm_op_t op;
     const struct dsc_codec *codec;
     bool feedback;
 };
 
-/* A collective's arguments, checked. */
+/* A collective's arguments. */
 struct dsc_call_args {
     const void *send;
     void *recv;
@@ -60,6 +62,22 @@ struct dscomm_comm {
     char error_text[DSC_ERROR_TEXT_MAX];
 };
 
+/* ---- arguments.c ---- */
+
+/* The shape with codec NULL replaced by `none`. */
+struct dsc_shape dsc_shape_make(enum dsc_collective collective, size_t count, dscomm_dtype_t dtype,
+                                dscomm_op_t op, const dscomm_codec_t *codec, bool feedback);
+dscomm_status_t dsc_shape_check(const struct dscomm_comm *comm, const struct dsc_shape *shape);
+/* Pointers and the feedback object; the shape was checked. */
+dscomm_status_t dsc_call_check(const struct dscomm_comm *comm, const struct dsc_call_args *args);
+/* What an in-place call overwrites of its input; 0 bytes if it is not in place. */
+struct dsc_overlap {
+    void *memory;
+    size_t bytes;
+};
+struct dsc_overlap dsc_call_overlap(const struct dscomm_comm *comm,
+                                    const struct dsc_call_args *args);
+
 /* ---- collectives.c ---- */
 
 /* Waits for the ticket's turn, runs the call, lets the next one go. */
@@ -77,6 +95,9 @@ dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_en
 
 /* ---- plans.c ---- */
 
+/* What a plan's parameters take from the shape alone. */
+struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
+                                        const struct dsc_shape *shape);
 /*
  * Finds or makes; making is collective. An error has been told to the peers, unless all plans are
  * held by the caller: that is so on all ranks, and the communicator stays usable.

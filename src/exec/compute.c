@@ -4,7 +4,8 @@
  *     x = v + beta*r;  y = x, or x/A at the final encode of AVG;  D = decode(encode(y))
  *     a sender keeps r' = x - D
  *     the final owner keeps r' = x - A*o, o = D rounded to the output type
- * An element whose A*o is not finite keeps the r it had before the call, on every rank.
+ * An element whose A*o is not finite keeps the r it had before the call, on every rank. In
+ * reduce-scatter alone, where only the owner sees o, that goes for 256 elements together.
  */
 #include "exec/compute_internal.h"
 
@@ -66,8 +67,11 @@ size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
     const struct dsc_tiles t = split_scratch(ctx, scratch);
 
     switch (op->kind) {
-    case DSC_OP_LOCAL:
-        return dsc_compute_local(ctx, op, &t);
+    case DSC_OP_RESULT:
+        return dsc_compute_result(ctx, op, msgs, out, &t);
+    case DSC_OP_RESTORE:
+        dsc_restore_marked(ctx, op->start, msgs[0], op->n);
+        return 0;
     case DSC_OP_SEND:
     case DSC_OP_ENCODE:
         return dsc_compute_send(ctx, op, out, &t);

@@ -266,7 +266,8 @@ static const uint8_t *message_in_input(const struct dsc_exec_run *run, const str
         return NULL;
     if (!run->conns[plan->sends[op->first_send].conn]->ops->reads_once)
         return NULL;
-    const float *const input = (const float *)run->compute.call->send + op->start;
+    const float *const input =
+        (const float *)run->compute.call->send + (op->start - plan->send_base);
 
     return run->compute.k->count_nonfinite(input, 1.0f, op->n) == 0 ? (const uint8_t *)input : NULL;
 }

@@ -194,11 +194,37 @@ def small_codes():
         yield Case(L3, c, count=700, beta=0.875, chunk=256)
 
 
+def halves():
+    """Reduce-scatter and all-gather: equal shares at any place, with all that concerns residuals."""
+    for coll in ('reduce_scatter', 'all_gather'):
+        for c in MAIN + ('fp32', 'int8:block=64', 'int4', 'fp8'):
+            yield Case(L4, c, count=700, coll=coll)
+            yield Case(L3, c, count=1000, inject=NEWS, coll=coll)
+        for c, dtype in product(MAIN, ('fp16', 'bf16')):
+            yield Case(L3, c, dtype=dtype, count=700, inject='0:0:900:7f80,1:2:9:7e00', coll=coll)
+        for p in (1, 2, 9, 33):
+            yield Case(FLAT[p], 'int8', count=515, calls=2, coll=coll)
+        for n in (0, 1, 255, 256, 9001):
+            yield Case(L3, 'int8', count=n, calls=2, coll=coll)
+        yield Case(L3, 'int8', count=1000, feedback=0, inject=NEWS, coll=coll)
+        yield Case(L3, 'none', count=1000, known_zero=1, inject='0:0:0:80000000', coll=coll)
+        yield Case(L3, 'int8', count=9001, beta=0.875, chunk=512, inject=NEWS, coll=coll)
+        for store in (dict(rdtype='bf16'), dict(shadow=0)):
+            for c in ('none', 'fp16', 'int8'):
+                yield Case(L3, c, dtype='bf16', count=700, inject='1:1:300:7f80', coll=coll, **store)
+                yield Case(L3, c, count=700, inject=NEWS, coll=coll, **store)
+    for c, dtype in product(MAIN, ('fp32', 'bf16')):
+        yield Case(L3, c, 'avg', dtype, count=700, coll='reduce_scatter')
+    yield Case(L3, 'int8', 'avg', count=700, inject='0:0:1:7f7fffff', coll='reduce_scatter')
+    for op in ('max', 'min'):
+        yield Case(L3, 'int8', op, count=700, feedback=0, inject=NEWS, coll='reduce_scatter')
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes, small_codes):
+                   chunk_sizes, small_codes, halves):
         for case in family():
             if case not in seen:
                 seen.add(case)

@@ -8,13 +8,14 @@ import sys
 
 import check_calls
 import check_codes
+import check_collectives
 import check_formats
 import check_law
 from expect import COUNTS
 
 
 def main():
-    for module in (check_formats, check_codes, check_calls, check_law):
+    for module in (check_formats, check_codes, check_calls, check_collectives, check_law):
         for name, function in list(vars(module).items()):
             if name.startswith('check_'):
                 function()

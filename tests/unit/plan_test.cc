@@ -46,6 +46,26 @@ std::vector<Shape> shapes()
     return all;
 }
 
+/* Equal shares on a flat set of ranks. */
+Plan build_shares(dsc_collective collective, int n_ranks, int rank, size_t count, size_t chunk,
+                  bool feedback)
+{
+    dsc_plan_params params = {};
+    dscomm_plan *plan = nullptr;
+
+    params.collective = collective;
+    params.n_ranks = n_ranks;
+    params.rank = rank;
+    params.count = count * (size_t)n_ranks;
+    params.feedback = feedback;
+    params.algorithm = DSC_ALG_TWO_SHOT;
+    params.chunk_elems = chunk;
+    params.n_tiers = 1;
+    params.codecs[0] = dscomm_codec("int8");
+    EXPECT_EQ(dsc_plan_build(&params, &plan), DSCOMM_OK) << dscomm_last_error();
+    return Plan(plan);
+}
+
 Plan build(const Shape &shape, int rank, size_t count, dsc_algorithm algorithm, size_t chunk,
            const char *codec = "int8")
 {
@@ -86,6 +106,15 @@ void add_messages(const dscomm_plan &plan, const dsc_plan_msg *msgs, uint32_t n,
     }
 }
 
+void expect_meeting(const Traffic &sent, const Traffic &received, const std::string &what)
+{
+    EXPECT_EQ(sent, received) << what;
+    for (const auto &[pair, line] : sent) {
+        EXPECT_EQ(line.size(), line.rbegin()->first + 1u) << "a hole in the order, " << what;
+        EXPECT_NE(pair.first, pair.second);
+    }
+}
+
 class PlanShapes : public testing::TestWithParam<Shape> {};
 
 TEST_P(PlanShapes, MessagesMeet)
@@ -103,11 +132,8 @@ TEST_P(PlanShapes, MessagesMeet)
                     add_messages(*p, p->sends, p->n_sends, true, sent);
                     add_messages(*p, p->recvs, p->n_recvs, false, received);
                 }
-                EXPECT_EQ(sent, received) << count << " chunk " << chunk;
-                for (const auto &[pair, line] : sent) {
-                    EXPECT_EQ(line.size(), line.rbegin()->first + 1u) << "a hole in the order";
-                    EXPECT_NE(pair.first, pair.second);
-                }
+                expect_meeting(sent, received,
+                               std::to_string(count) + " chunk " + std::to_string(chunk));
             }
 }
 
@@ -152,6 +178,44 @@ INSTANTIATE_TEST_SUITE_P(, PlanShapes, testing::ValuesIn(shapes()), [](const aut
         c = isalnum((unsigned char)c) ? c : '_';
     return name;
 });
+
+TEST(Plan, HalvesMeetAndCoverTheirVectors)
+{
+    for (auto collective : { DSC_REDUCE_SCATTER, DSC_ALL_GATHER })
+        for (int n : { 2, 3, 7, 40 })
+            for (size_t count : { 1, 255, 1000, 20001 })
+                for (bool feedback : { false, true }) {
+                    Traffic sent, received;
+                    std::string first;
+
+                    for (int r = 0; r < n; r++) {
+                        const Plan p = build_shares(collective, n, r, count, 512, feedback);
+                        std::vector<int> encoded(count * (size_t)n), made(encoded);
+
+                        for (uint32_t i = 0; i < p->n_ops; i++)
+                            for (size_t e = p->ops[i].start; e < p->ops[i].start + p->ops[i].n;
+                                 e++) {
+                                const auto kind = p->ops[i].kind;
+
+                                encoded[e] += kind == DSC_OP_SEND || kind == DSC_OP_FINAL;
+                                made[e] += kind == DSC_OP_RESULT || kind == DSC_OP_FINAL ||
+                                           kind == DSC_OP_DECODE;
+                            }
+                        for (size_t e = 0; e < encoded.size(); e++) {
+                            const bool own = e / count == (size_t)r;
+                            const bool up = collective == DSC_REDUCE_SCATTER;
+
+                            ASSERT_EQ(encoded[e], own != up) << e;
+                            ASSERT_EQ(made[e], own || !up) << e;
+                        }
+                        first = r == 0 ? p->descriptor : first;
+                        EXPECT_EQ(first, p->descriptor);
+                        add_messages(*p, p->sends, p->n_sends, true, sent);
+                        add_messages(*p, p->recvs, p->n_recvs, false, received);
+                    }
+                    expect_meeting(sent, received, first);
+                }
+}
 
 TEST(Plan, CutsAreEqualSharesOf256)
 {

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of the other collectives: they share all code with all_reduce_perf but a few facts."""
+import json
+import os
+import tempfile
+import unittest
+
+import cli_support
+
+RANKS = 3
+BYTES = 98304  # shares of 3 ranks are multiples of 16 bytes
+
+
+class Collectives(unittest.TestCase):
+    """Sizes, factors, checks and JSON of every program."""
+
+    # program, redop, count of an element size of 4, busbw / algbw, root
+    PROGRAMS = (
+        ('reduce_scatter_perf', 'sum', BYTES // 4 // RANKS, 2 / 3, '-1'),
+        ('all_gather_perf', 'none', BYTES // 4 // RANKS, 2 / 3, '-1'),
+    )
+
+    def run_program(self, name, *words):
+        done = cli_support.run(name, '-g', str(RANKS), '-b', str(BYTES), '-e', str(BYTES), '-n', '3',
+                               *words)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done
+
+    def test_table(self):
+        for name, redop, count, factor, root in self.PROGRAMS:
+            for transport in ('shm', 'tcp', 'loopback'):
+                with self.subTest(name=name, transport=transport):
+                    done = self.run_program(name, '--transport', transport)
+                    table = cli_support.rows(done.stdout)
+                    self.assertEqual(len(table), 3, done.stdout)  # none, bf16, int8
+                    for row in table:
+                        self.assertEqual(row[:5], [str(BYTES), str(count), 'float', redop, root])
+                        self.assertEqual((row[8], row[12]), ('0', '0'), done.stdout)
+                    ratios = [float(row[14]) for row in table]
+                    self.assertAlmostEqual(ratios[0], 1.0, delta=0.02)
+                    self.assertAlmostEqual(ratios[2], 3.9, delta=0.1)
+
+    def test_json_and_factor(self):
+        for name, redop, _, factor, root in self.PROGRAMS:
+            with self.subTest(name=name), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, 'out.json')
+                self.run_program(name, '--codec', 'int8', '-J', path)
+                with open(path, encoding='utf-8') as handle:
+                    result = json.load(handle)['results'][0]
+                self.assertEqual((result['redop'], result['root']), (redop, root))
+                place = result['out_of_place']
+                self.assertAlmostEqual(place['bus_bw'] / place['alg_bw'], factor, places=6)
+
+    def test_types_ops_and_odd_sizes(self):
+        for name, redop, *_ in self.PROGRAMS:
+            with self.subTest(name=name):
+                done = self.run_program(name, '-o', 'all', '-d', 'all', '-u', '1', '--codec', 'int8')
+                table = cli_support.rows(done.stdout)
+                self.assertEqual(len(table), 3 if redop == 'none' else 12)
+                done = cli_support.run(name, '-g', '2', '-b', '0', '-e', '100', '-i', '20', '-n', '1')
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+if __name__ == '__main__':
+    cli_support.main()

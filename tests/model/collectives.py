@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other collectives, built from what an AllReduce is made of.
+
+A vector with shares holds one for each rank, in rank order. Inputs and residuals are indexed by the
+elements that a rank passes in; out is the whole vector, of which a rank may get its share only.
+"""
+import numpy as np
+
+import plan as planning
+from ieee import F32, ceil_div
+from reduce import Call, allreduce
+
+MARKED = 256   # elements that a mark stands for
+
+
+def mark_bytes(n):
+    return 16 * ceil_div(ceil_div(ceil_div(n, MARKED), 8), 16)
+
+
+class ReduceScatter(Call):
+    """Up, as in an AllReduce; then the owner rounds its sum, which nobody encodes."""
+
+    def _plan(self):
+        return planning.shares(self.n_ranks, self.count)
+
+    def _transfer(self):
+        for exchange in self.plan.exchanges:
+            self._up(exchange)
+        for piece in self.plan.final:
+            self._result(piece)
+        return [1]
+
+    def _result(self, piece):
+        span = slice(piece.start, piece.end)
+        x = self._corrected(piece.owner, span, 1)
+        y = x / self.divisor if self.setup.op == 'avg' else x
+        self.out[span] = self.type.rounded(y)
+        self._keep(piece.owner, span, 1, x - self.divisor * self.out[span])
+        if self.residual is not None:
+            marks = sum(mark_bytes(b - a) for a, b in
+                        planning.chunks(piece.end - piece.start, self.setup.chunk))
+            self.result.sent[piece.owner] += marks * (self.n_ranks - 1)
+
+    def _restored(self, lost):
+        """Senders do not see the sums: they are told of runs of MARKED elements."""
+        if self.n_ranks == 1:
+            return lost
+        restored = lost.copy()
+        for piece in self.plan.final:
+            for a in range(piece.start, piece.end, MARKED):
+                run = slice(a, min(a + MARKED, piece.end))
+                restored[run] = lost[run].any()
+        return restored
+
+
+class AllGather(Call):
+    """Down, as in an AllReduce: what owners encode is their own input."""
+
+    def _plan(self):
+        return planning.shares(self.n_ranks, self.count * self.n_ranks)
+
+    def _transfer(self):
+        own, shares = slice(0, self.count), []
+        for rank in range(self.n_ranks):
+            x = self._corrected(rank, own, 1)
+            seen, size = self._send(('gather', rank, 0), x, 1, 0)
+            shares.append(self.type.rounded(seen))
+            self._keep(rank, own, 1, x - shares[rank])
+            self.result.sent[rank] += size * (self.n_ranks - 1)
+        self.out = np.concatenate(shares).astype(F32)
+        return [1]
+
+    def _restored(self, lost):
+        return lost.reshape(self.n_ranks, self.count)
+
+
+def reduce_scatter(setup, inputs, residual=None):
+    """inputs: [rank][n_ranks * count]; rank r gets the r-th share of the result's out."""
+    return ReduceScatter(setup, inputs, residual).run()
+
+
+def all_gather(setup, inputs, residual=None):
+    return AllGather(setup, inputs, residual).run()
+
+
+# name -> (call, a rank passes in a share per rank, a rank gets its own share only)
+COLLECTIVES = {
+    'allreduce': (allreduce, False, False),
+    'reduce_scatter': (reduce_scatter, True, True),
+    'all_gather': (all_gather, False, False),
+}
