@@ -142,6 +142,7 @@ int perf_main(const struct perf_collective *coll, int argc, char **argv)
         args.ops[0] = DSCOMM_SUM;
         args.n_ops = 1;
     }
+    args.feedback = args.feedback && !coll->has_root;
     const bool launched = perf_launcher_present(&variable);
     if (launched && args.n_ranks > 1) {
         char value[16];

@@ -46,6 +46,7 @@ struct perf_args {
     int n_ranks;    /* local ranks to start; 0: not given */
     int n_threads;  /* of a rank; 0: the library's default */
     int timeout_s;  /* 0: the library's default */
+    int root;       /* of a broadcast */
     size_t unalign; /* first element of the buffers that is used */
     bool check, per_iter, feedback;
     dscomm_op_t ops[4];
@@ -142,6 +143,7 @@ struct perf_row {
 struct perf_collective {
     const char *program;
     bool sends_shares, recvs_shares;   /* the vector has `count` elements for every rank */
+    bool has_root;                     /* all get the root's vector; takes no feedback */
     bool reduces;                      /* takes an operation; else redop is "none" */
     double (*bus_factor)(int n_ranks); /* busbw / algbw */
     /* What a rank must send uncompressed, mean over ranks, in parts of the larger vector. */
@@ -170,6 +172,8 @@ struct perf_part {
 int perf_n_parts(const struct perf_rank *pr);
 struct perf_part perf_part(const struct perf_rank *pr, const struct perf_row *row, int i);
 
+/* -1: has none. */
+int perf_root(const struct perf_collective *coll, const struct perf_args *args);
 const char *perf_redop_name(const struct perf_collective *coll, dscomm_op_t op);
 /* Bus and sent factor where each rank sends all but its own share. */
 double perf_others_factor(int n_ranks);

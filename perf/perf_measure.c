@@ -202,7 +202,7 @@ static dscomm_status_t describe(const struct perf_rank *pr, const struct perf_ro
                                     .op = row->op,
                                     .feedback = row->feedback != NULL };
     copy_text(result->codec, sizeof(result->codec), dscomm_codec_spec(row->codec));
-    if (pr->coll->sends_shares || pr->coll->recvs_shares)
+    if (!pr->coll->reduces || pr->coll->sends_shares)
         return DSCOMM_OK; /* plans can be asked for of an allreduce only */
     PERF_TRY(dscomm_plan_create(pr->comm, row->count, row->dtype, row->op, row->codec,
                                 row->feedback != NULL, &plan));

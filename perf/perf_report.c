@@ -137,7 +137,8 @@ dscomm_status_t perf_report_row(struct perf_report *report, const struct perf_re
 
     print_plan(report, result);
     printf("%12zu  %12zu  %8s  %6s  %4d", result->bytes, result->count,
-           perf_dtype_name(result->dtype), perf_redop_name(report->coll, result->op), -1);
+           perf_dtype_name(result->dtype), perf_redop_name(report->coll, result->op),
+           perf_root(report->coll, report->args));
     for (int place = 0; place < 2; place++)
         print_place(&result->places[place], report->args->per_iter);
     printf("  %12.0f", result->wire_bytes);

@@ -54,9 +54,16 @@ int perf_n_parts(const struct perf_rank *pr)
 struct perf_part perf_part(const struct perf_rank *pr, const struct perf_row *row, int i)
 {
     return (struct perf_part){
-        .rank = pr->coll->reduces ? PERF_ALL_RANKS : i,
+        .rank = pr->coll->reduces    ? PERF_ALL_RANKS
+                : pr->coll->has_root ? pr->args->root
+                                     : i,
         .first = pr->coll->sends_shares ? (size_t)pr->rank * row->count : 0,
     };
+}
+
+int perf_root(const struct perf_collective *coll, const struct perf_args *args)
+{
+    return coll->has_root ? args->root : -1;
 }
 
 const char *perf_redop_name(const struct perf_collective *coll, dscomm_op_t op)

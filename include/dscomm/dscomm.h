@@ -258,6 +258,43 @@ DSCOMM_API dscomm_status_t dscomm_all_gather_compressed(const void *send, void *
                                                         dscomm_stream_t *stream);
 
 /**
+ * Broadcast of the root's vector. The root encodes it once, the bytes are forwarded unchanged, and
+ * the root decodes them too: all ranks get identical bits. There is no feedback.
+ *
+ * @param send [count] elements of dtype on the root, may equal recv; elsewhere ignored.
+ * @param recv [count] elements of dtype.
+ * @param root Rank, the same on all ranks.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *
+ * Numerics, threads, memory: as dscomm_allreduce_compressed().
+ */
+DSCOMM_API dscomm_status_t dscomm_broadcast(const void *send, void *recv, size_t count,
+                                            dscomm_dtype_t dtype, int root,
+                                            const dscomm_codec_t *codec, dscomm_comm_t *comm,
+                                            dscomm_stream_t *stream);
+
+/**
+ * All-to-all with equal counts: rank r gets elements [r*count, (r+1)*count) of every rank's vector,
+ * in rank order. Its own share is rounded to the data type and not encoded.
+ *
+ * @param send     [n_ranks * count] elements of dtype.
+ * @param recv     [n_ranks * count] elements of dtype; may equal send.
+ * @param count    Elements for each rank; any, also 0.
+ * @param feedback Of n_ranks * count elements: what was lost on the way to a rank is added to what
+ *                 it is sent next. NULL for none.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *
+ * Numerics: the same on every run. An element whose decoded value is not finite keeps the residual
+ *           it had. nonfinite_elems counts what a rank got.
+ * Threads, memory: as dscomm_allreduce_compressed().
+ */
+DSCOMM_API dscomm_status_t dscomm_all_to_all_compressed(
+    const void *send, void *recv, size_t count, dscomm_dtype_t dtype, const dscomm_codec_t *codec,
+    dscomm_feedback_t *feedback, dscomm_comm_t *comm, dscomm_stream_t *stream);
+
+/**
  * Make (or find) the plan of an allreduce before its first call. Collective: all ranks, same order.
  *
  * @param with_feedback 1 if calls will pass a feedback object.

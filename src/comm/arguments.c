@@ -36,6 +36,8 @@ dscomm_status_t dsc_shape_check(const struct dscomm_comm *comm, const struct dsc
     if ((unsigned)s->op > DSCOMM_MIN)
         return dsc_fail(DSCOMM_ERR_INVALID, "op %d, must be 0 (sum), 1 (avg), 2 (max) or 3 (min)",
                         (int)s->op);
+    if (s->root < 0 || s->root >= comm->n_ranks)
+        return dsc_fail(DSCOMM_ERR_INVALID, "root %d, must be 0 to %d", s->root, comm->n_ranks - 1);
     if (s->count > count_max(comm, s->collective))
         return dsc_fail(DSCOMM_ERR_INVALID, "count %zu, at most %zu", s->count,
                         count_max(comm, s->collective));
@@ -102,8 +104,8 @@ dscomm_status_t dsc_call_check(const struct dscomm_comm *comm, const struct dsc_
     DSC_TRY(check_feedback(comm, a));
     if (a->shape.count == 0)
         return DSCOMM_OK;
-    DSC_TRY(check_address("send", p.send, elem));
     DSC_TRY(check_address("recv", p.recv, elem));
+    DSC_TRY(check_address("send", p.send, elem));
     if (!is_in_place(&p) && p.send < p.recv + p.recv_bytes && p.recv < p.send + p.send_bytes)
         return dsc_fail(DSCOMM_ERR_INVALID,
                         "send %p and recv %p overlap; %s allows recv at send %+td bytes, or apart",

@@ -246,6 +246,33 @@ dscomm_status_t dscomm_all_gather_compressed(const void *send, void *recv, size_
     return issue(comm, stream, &args);
 }
 
+dscomm_status_t dscomm_broadcast(const void *send, void *recv, size_t count, dscomm_dtype_t dtype,
+                                 int root, const dscomm_codec_t *codec, dscomm_comm_t *comm,
+                                 dscomm_stream_t *stream)
+{
+    struct dsc_call_args args = {
+        send, recv, dsc_shape_make(DSC_BROADCAST, count, dtype, DSCOMM_SUM, codec, false), NULL
+    };
+
+    args.shape.root = root;
+    if (comm != NULL && comm->rank != root) /* not looked at */
+        args.send = recv;
+    return issue(comm, stream, &args);
+}
+
+dscomm_status_t dscomm_all_to_all_compressed(const void *send, void *recv, size_t count,
+                                             dscomm_dtype_t dtype, const dscomm_codec_t *codec,
+                                             dscomm_feedback_t *feedback, dscomm_comm_t *comm,
+                                             dscomm_stream_t *stream)
+{
+    const struct dsc_call_args args = {
+        send, recv,
+        dsc_shape_make(DSC_ALL_TO_ALL, count, dtype, DSCOMM_SUM, codec, feedback != NULL), feedback
+    };
+
+    return issue(comm, stream, &args);
+}
+
 dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count, dscomm_dtype_t dtype,
                                    dscomm_op_t op, const dscomm_codec_t *codec, int with_feedback,
                                    const dscomm_plan_t **plan_out)

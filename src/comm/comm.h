@@ -15,6 +15,7 @@
 /* What a plan is looked up by. */
 struct dsc_shape {
     enum dsc_collective collective;
+    int root;     /* of a broadcast, else 0 */
     size_t count; /* as the caller gives it: of a share, where there are shares */
     dscomm_dtype_t dtype;
     dscomm_op_t op;

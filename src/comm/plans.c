@@ -14,8 +14,9 @@
 
 static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
 {
-    return a->collective == b->collective && a->count == b->count && a->dtype == b->dtype &&
-           a->op == b->op && a->codec == b->codec && a->feedback == b->feedback;
+    return a->collective == b->collective && a->root == b->root && a->count == b->count &&
+           a->dtype == b->dtype && a->op == b->op && a->codec == b->codec &&
+           a->feedback == b->feedback;
 }
 
 static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm,
@@ -25,6 +26,8 @@ static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm,
         return DSC_ALG_LOCAL;
     if (count == 0) /* every rank hears from every other, so that a count that differs is noticed */
         return DSC_ALG_ONE_SHOT;
+    if (collective == DSC_BROADCAST || collective == DSC_ALL_TO_ALL)
+        return DSC_ALG_DIRECT;
     if (collective != DSC_ALLREDUCE)
         return DSC_ALG_TWO_SHOT;
     if (comm->algorithm != DSC_ALG_AUTO)
@@ -67,6 +70,7 @@ struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
     struct dsc_plan_params params = { .collective = shape->collective,
                                       .n_ranks = comm->n_ranks,
                                       .rank = comm->rank,
+                                      .root = shape->root,
                                       .count = shape->count,
                                       .dtype = shape->dtype,
                                       .op = shape->op,

@@ -35,6 +35,15 @@ static struct dsc_tiles split_scratch(const struct dsc_compute *ctx, float *scra
     };
 }
 
+/*
+ * Whether a sender leaves r where its own D is not finite: with one vector there is nothing to
+ * restore from later, and in an all-to-all nobody says later what was not finite.
+ */
+static bool keeps_old(const struct dscomm_plan *plan, const struct dsc_call *call)
+{
+    return call->residual.in == call->residual.out || plan->params.collective == DSC_ALL_TO_ALL;
+}
+
 /* `none` leaves a residual alone that is known to be zero: else -0 would become +0. */
 void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
                        const struct dsc_call *call, float *partial, uint8_t *gather)
@@ -46,8 +55,7 @@ void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
     ctx->gather = gather;
     ctx->ranks = plan->params.op == DSCOMM_AVG ? (float)plan->params.n_ranks : 1.0f;
     ctx->stream = plan->params.count >= DSC_STREAM_BYTES / sizeof(float) ? DSC_STREAM : 0;
-    ctx->residual_flags =
-        ctx->stream | (call->residual.in == call->residual.out ? DSC_KEEP_OLD : 0);
+    ctx->residual_flags = ctx->stream | (keeps_old(plan, call) ? DSC_KEEP_OLD : 0);
     for (int t = 0; t < plan->params.n_tiers; t++)
         ctx->idle[t] =
             !call->feedback || (call->residual.known_zero && plan->params.codecs[t]->is_none);

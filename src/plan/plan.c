@@ -44,6 +44,8 @@ static const struct dsc_collective_traits collectives[] = {
     [DSC_ALLREDUCE] = { "allreduce", false, false },
     [DSC_REDUCE_SCATTER] = { "reduce_scatter", true, false },
     [DSC_ALL_GATHER] = { "all_gather", false, true },
+    [DSC_BROADCAST] = { "broadcast", false, false },
+    [DSC_ALL_TO_ALL] = { "all_to_all", true, true },
 };
 
 const struct dsc_collective_traits *dsc_collective_traits(enum dsc_collective collective)
@@ -312,7 +314,7 @@ static bool assemble(struct dsc_builder *b)
 #define TEXT_BYTES 768
 #define CODEC_LIST_BYTES (DSC_MAX_TIERS * 65) /* specs and separators */
 
-static const char *const algorithm_names[] = { "local", "oneshot", "twoshot", "auto" };
+static const char *const algorithm_names[] = { "local", "oneshot", "twoshot", "direct", "auto" };
 
 const char *dsc_algorithm_name(enum dsc_algorithm algorithm)
 {
@@ -359,9 +361,10 @@ static bool describe(struct dscomm_plan *plan, const struct dsc_plan_params *par
         return false;
     codec_list(params, codecs, sizeof(codecs));
     snprintf(plan->descriptor, bytes,
-             "collective=%s count=%zu dtype=%s op=%s codec=%s feedback=%d algorithm=%s chunk=%zu "
+             "collective=%s root=%d count=%zu dtype=%s op=%s codec=%s feedback=%d algorithm=%s "
+             "chunk=%zu "
              "ranks=%d tiers=%d groups=%" PRIx64,
-             collectives[params->collective].name, dsc_plan_share(params),
+             collectives[params->collective].name, params->root, dsc_plan_share(params),
              dsc_dtype_name(params->dtype), dsc_op_name(params->op), codecs, params->feedback,
              dsc_algorithm_name(params->algorithm), plan->chunk_elems, params->n_ranks,
              params->n_tiers, groups_hash(params));
@@ -376,6 +379,8 @@ static double plain_share(const struct dsc_plan_params *params)
 
     if (params->algorithm == DSC_ALG_ONE_SHOT)
         return others;
+    if (params->collective == DSC_BROADCAST)
+        return params->rank == params->root ? 1.0 : (others - 1.0) / others;
     return (params->collective == DSC_ALLREDUCE ? 2.0 : 1.0) * others / params->n_ranks;
 }
 
@@ -439,6 +444,9 @@ static dscomm_status_t build_ops(struct dsc_builder *b)
         return dsc_build_one_shot(b);
     case DSC_ALG_TWO_SHOT:
         return dsc_build_two_shot(b);
+    case DSC_ALG_DIRECT:
+        return b->params->collective == DSC_BROADCAST ? dsc_build_broadcast(b)
+                                                      : dsc_build_all_to_all(b);
     }
     return dsc_fail(DSCOMM_ERR_INVALID, "algorithm %d", (int)b->params->algorithm);
 }

@@ -9,6 +9,7 @@
  *   two_shot.c  reduce-scatter up the tiers, one final encode, the same bytes forwarded down; or
  *               one of these halves
  *   one_shot.c  every rank's codes to every rank; Bruck's pattern above 8 ranks
+ *   direct.c    broadcast and all-to-all
  *   plan.c      message order, window staging, descriptor, explain
  */
 #ifndef DSC_PLAN_H
@@ -23,7 +24,13 @@
 #define DSC_BRUCK_RANKS 8    /* one-shot with more ranks forwards messages */
 #define DSC_MARK_ELEMS 256   /* reduce-scatter: elements that share a bit "not finite" */
 
-enum dsc_collective { DSC_ALLREDUCE, DSC_REDUCE_SCATTER, DSC_ALL_GATHER };
+enum dsc_collective {
+    DSC_ALLREDUCE,
+    DSC_REDUCE_SCATTER,
+    DSC_ALL_GATHER,
+    DSC_BROADCAST,
+    DSC_ALL_TO_ALL,
+};
 
 /* What a collective is. A vector has a share per rank, or is the same on all ranks. */
 struct dsc_collective_traits {
@@ -35,11 +42,18 @@ struct dsc_collective_traits {
 const struct dsc_collective_traits *dsc_collective_traits(enum dsc_collective collective);
 
 /* AUTO is a wish, never a plan's. */
-enum dsc_algorithm { DSC_ALG_LOCAL, DSC_ALG_ONE_SHOT, DSC_ALG_TWO_SHOT, DSC_ALG_AUTO };
+enum dsc_algorithm {
+    DSC_ALG_LOCAL,
+    DSC_ALG_ONE_SHOT,
+    DSC_ALG_TWO_SHOT,
+    DSC_ALG_DIRECT,
+    DSC_ALG_AUTO,
+};
 
 struct dsc_plan_params {
     enum dsc_collective collective;
     int n_ranks, rank;
+    int root;     /* of a broadcast, else 0 */
     size_t count; /* of the vector that spans lie in: with shares, those of all ranks */
     dscomm_dtype_t dtype;
     dscomm_op_t op;

@@ -19,6 +19,8 @@ class Collectives(unittest.TestCase):
     PROGRAMS = (
         ('reduce_scatter_perf', 'sum', BYTES // 4 // RANKS, 2 / 3, '-1'),
         ('all_gather_perf', 'none', BYTES // 4 // RANKS, 2 / 3, '-1'),
+        ('alltoall_perf', 'none', BYTES // 4 // RANKS, 2 / 3, '-1'),
+        ('broadcast_perf', 'none', BYTES // 4, 1.0, '0'),
     )
 
     def run_program(self, name, *words):
@@ -51,6 +53,13 @@ class Collectives(unittest.TestCase):
                 self.assertEqual((result['redop'], result['root']), (redop, root))
                 place = result['out_of_place']
                 self.assertAlmostEqual(place['bus_bw'] / place['alg_bw'], factor, places=6)
+
+    def test_root(self):
+        done = self.run_program('broadcast_perf', '-r', '2')
+        self.assertEqual({row[4] for row in cli_support.rows(done.stdout)}, {'2'})
+        done = cli_support.run('broadcast_perf', '-g', '2', '-r', '2')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('root 2, must be 0 to 1', done.stderr)
 
     def test_types_ops_and_odd_sizes(self):
         for name, redop, *_ in self.PROGRAMS:

@@ -147,7 +147,7 @@ TEST_P(Every, CountZeroSendsNoPayload)
             dscomm_feedback_t *fb = nullptr;
 
             ASSERT_EQ(dscomm_feedback_create(0, nullptr, &fb), DSCOMM_OK);
-            for (auto *feedback : { (dscomm_feedback_t *)nullptr, fb })
+            for (auto *feedback : { (dscomm_feedback_t *)nullptr, c.takes_feedback ? fb : nullptr })
                 EXPECT_EQ(c.call({ nullptr, nullptr, 0, DSCOMM_FLOAT32, DSCOMM_SUM,
                                    dscomm_codec("int8"), feedback, w.comms[(size_t)r], nullptr }),
                           DSCOMM_OK)
@@ -176,7 +176,8 @@ TEST_P(Every, OneMessageInFlightIsEnough)
 
                 ASSERT_EQ(dscomm_feedback_create(sent, nullptr, &fb), DSCOMM_OK);
                 ASSERT_EQ(c.call({ in.data(), out.data(), count, DSCOMM_FLOAT32, DSCOMM_SUM,
-                                   dscomm_codec("int8"), fb, w.comms[(size_t)r], nullptr }),
+                                   dscomm_codec("int8"), c.takes_feedback ? fb : nullptr,
+                                   w.comms[(size_t)r], nullptr }),
                           DSCOMM_OK)
                     << c.name << " " << n << ": " << dscomm_last_error();
                 EXPECT_EQ(out, Floats(out.size(), c.reduces ? (float)n : 1.0f)) << c.name;
@@ -200,7 +201,7 @@ TEST_P(Every, AFailedCallInPlaceGivesItsInputBack)
         const auto values = patterns(c, "int8", count, 2);
         const auto run = [&](int r, Placed &p, dscomm_feedback_t *fb) {
             return c.call({ p.send, p.recv, count, DSCOMM_FLOAT32, DSCOMM_SUM, dscomm_codec("int8"),
-                            fb, w.comms[(size_t)r], nullptr });
+                            c.takes_feedback ? fb : nullptr, w.comms[(size_t)r], nullptr });
         };
 
         w.each([&](int r) {
@@ -340,24 +341,58 @@ TEST(EveryArgument, IsChecked)
             float *const inside = a.data() + 1;
 
             ASSERT_EQ(dscomm_feedback_create(77, nullptr, &fb), DSCOMM_OK);
-            EXPECT_EQ(call(nullptr, b.data(), 100, 0, nullptr), DSCOMM_ERR_INVALID);
-            names("send is NULL");
+            const bool sends = r == 0 || std::string(c.name) != "broadcast"; /* the root alone */
+
+            if (sends) {
+                EXPECT_EQ(call(nullptr, b.data(), 100, 0, nullptr), DSCOMM_ERR_INVALID);
+                names("send is NULL");
+                EXPECT_EQ(call(a.data(), inside, 100, 0, nullptr), DSCOMM_ERR_INVALID);
+                names("overlap");
+                EXPECT_EQ(call((uint8_t *)a.data() + 2, b.data(), 100, 0, nullptr),
+                          DSCOMM_ERR_INVALID);
+                names("not aligned to its 4-byte elements");
+            }
             EXPECT_EQ(call(a.data(), nullptr, 100, 0, nullptr), DSCOMM_ERR_INVALID);
             names("recv is NULL");
-            EXPECT_EQ(call(a.data(), inside, 100, 0, nullptr), DSCOMM_ERR_INVALID);
-            names("overlap");
-            EXPECT_EQ(call((uint8_t *)a.data() + 2, b.data(), 100, 0, nullptr), DSCOMM_ERR_INVALID);
-            names("not aligned to its 4-byte elements");
             EXPECT_EQ(call(a.data(), b.data(), 100, 7, nullptr), DSCOMM_ERR_INVALID);
             names("dtype 7, must be");
-            EXPECT_EQ(call(a.data(), b.data(), 100, 0, fb), DSCOMM_ERR_INVALID);
-            names("of 77 elements");
-            names(std::to_string(c.send_count(100, 2)).c_str());
+            if (c.takes_feedback) {
+                EXPECT_EQ(call(a.data(), b.data(), 100, 0, fb), DSCOMM_ERR_INVALID);
+                names("of 77 elements");
+                names(std::to_string(c.send_count(100, 2)).c_str());
+            }
             EXPECT_EQ(call(a.data(), b.data(), SIZE_MAX, 0, nullptr), DSCOMM_ERR_INVALID);
             names("count 18446744073709551615, at most");
             EXPECT_EQ(call(a.data(), b.data(), 100, 0, nullptr), DSCOMM_OK) << dscomm_last_error();
             dscomm_feedback_destroy(fb);
         });
+}
+
+TEST(Broadcast, RootIsCheckedAndMayBeAnyRank)
+{
+    World w(3);
+
+    w.each([&](int r) {
+        dscomm_comm_t *const comm = w.comms[(size_t)r];
+
+        for (int root : { -1, 3 }) {
+            float x = 1.0f;
+
+            EXPECT_EQ(dscomm_broadcast(&x, &x, 1, DSCOMM_FLOAT32, root, nullptr, comm, nullptr),
+                      DSCOMM_ERR_INVALID);
+            EXPECT_NE(std::string(dscomm_last_error()).find("must be 0 to 2"), std::string::npos);
+        }
+        for (int root : { 0, 1, 2 }) {
+            const Floats mine(5000, (float)root + 0.5f);
+            Floats out(5000);
+
+            ASSERT_EQ(dscomm_broadcast(r == root ? mine.data() : nullptr, out.data(), 5000,
+                                       DSCOMM_FLOAT32, root, nullptr, comm, nullptr),
+                      DSCOMM_OK)
+                << dscomm_last_error();
+            EXPECT_EQ(out, mine);
+        }
+    });
 }
 
 } // namespace

@@ -28,6 +28,7 @@ double seconds_since(Clock::time_point start)
 
 struct Args {
     size_t collective = 0; /* of all_collectives() */
+    int root = 0;
     size_t count = 1000;
     dscomm_dtype_t dtype = DSCOMM_FLOAT32;
     dscomm_op_t op = DSCOMM_SUM;
@@ -55,7 +56,7 @@ Outcome call(dscomm_comm_t *comm, const Args &a)
         EXPECT_EQ(dscomm_feedback_create(sent, nullptr, &fb), DSCOMM_OK);
     }
     o.status = coll.call({ in.data(), out.data(), a.count, a.dtype, a.op, dscomm_codec(a.codec), fb,
-                           comm, nullptr });
+                           comm, nullptr, a.root });
     o.text = dscomm_last_error();
     o.seconds = seconds_since(start);
     dscomm_feedback_destroy(fb);
@@ -139,14 +140,35 @@ TEST_P(Mismatch, D14_OfEveryCollective)
         b = a;
         b.codec = "fp8";
         expect_mismatch(4, GetParam(), "auto", 1, a, b, "codec", "int8", "fp8");
-        b = a;
-        b.feedback = true;
-        expect_mismatch(3, GetParam(), "auto", 1, a, b, "feedback", "has 0", "has 1");
+        if (all[k].takes_feedback) {
+            b = a;
+            b.feedback = true;
+            expect_mismatch(3, GetParam(), "auto", 1, a, b, "feedback", "has 0", "has 1");
+        }
         b = a;
         b.collective = k - 1;
         expect_mismatch(3, GetParam(), "auto", 2, a, b, "collective", all[k].name, all[k - 1].name);
         expect_mismatch(2, GetParam(), "auto", 0, a, b, "collective", all[k].name, all[k - 1].name);
     }
+}
+
+/* Both take themselves, or each other, for the root; with few elements there is one piece only. */
+TEST_P(Mismatch, D14_RootOfABroadcast)
+{
+    const auto all = all_collectives();
+    Args a, b;
+
+    while (std::string(all[a.collective].name) != "broadcast")
+        a.collective++;
+    for (size_t count : { 1, 1000, 100000 })
+        for (int n : { 2, 3, 4 })
+            for (int odd : { 0, 1, n - 1 }) {
+                a.count = count;
+                b = a;
+                b.root = n - 1;
+                expect_mismatch(n, GetParam(), "auto", odd, a, b, "root", "has 0",
+                                ("has " + std::to_string(n - 1)).c_str());
+            }
 }
 
 TEST_P(Mismatch, D14_CountsWhosePlansUseDifferentPeers)

@@ -62,6 +62,10 @@ dscomm_status_t issue(const GoldenCall &c, dscomm_comm_t *comm, dscomm_feedback_
                                                 nullptr);
     if (c.coll == "all_gather")
         return dscomm_all_gather_compressed(send, recv, c.count, c.dtype, codec, fb, comm, nullptr);
+    if (c.coll == "broadcast")
+        return dscomm_broadcast(send, recv, c.count, c.dtype, c.root, codec, comm, nullptr);
+    if (c.coll == "all_to_all")
+        return dscomm_all_to_all_compressed(send, recv, c.count, c.dtype, codec, fb, comm, nullptr);
     return dscomm_allreduce_compressed(send, recv, c.count, c.dtype, c.op, codec, fb, comm,
                                        nullptr);
 }

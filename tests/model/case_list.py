@@ -220,11 +220,33 @@ def halves():
         yield Case(L3, 'int8', op, count=700, feedback=0, inject=NEWS, coll='reduce_scatter')
 
 
+def direct():
+    """Broadcast and all-to-all."""
+    for c in CODECS + SMALL:
+        yield Case(L4, c, count=1500, feedback=0, coll='broadcast', root=2, calls=1)
+        yield Case(L4, c, count=700, coll='all_to_all')
+    for c, dtype in product(MAIN, ('fp32', 'fp16', 'bf16')):
+        bad = '0:0:900:7f800000' if dtype == 'fp32' else '0:0:900:7f80,1:2:9:7e00'
+        yield Case(L3, c, dtype=dtype, count=1500, feedback=0, inject=bad, coll='broadcast')
+        yield Case(L3, c, dtype=dtype, count=700, inject=bad, coll='all_to_all')
+        yield Case(L3, c, dtype=dtype, count=700, inject=bad, shadow=0, coll='all_to_all')
+        yield Case(L3, c, dtype=dtype, count=700, inject=bad, rdtype='bf16', coll='all_to_all')
+    for p in (1, 2, 9, 33):
+        yield Case(FLAT[p], 'int8', count=2515, feedback=0, calls=1, coll='broadcast', root=p // 2)
+        yield Case(FLAT[p], 'int8', count=515, calls=2, coll='all_to_all')
+    for n in (0, 1, 255, 257, 9001):
+        yield Case(L4, 'int8', count=n, feedback=0, calls=1, coll='broadcast', root=3)
+        yield Case(L4, 'int8', count=n, calls=2, coll='all_to_all')
+    yield Case(L4, 'int8', count=9001, feedback=0, chunk=512, coll='broadcast', root=1)
+    yield Case(L4, 'int8', count=9001, beta=0.875, chunk=512, coll='all_to_all')
+    yield Case(L3, 'none', count=1000, known_zero=1, inject='0:0:0:80000000', coll='all_to_all')
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes, small_codes, halves):
+                   chunk_sizes, small_codes, halves, direct):
         for case in family():
             if case not in seen:
                 seen.add(case)

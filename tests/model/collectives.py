@@ -74,6 +74,69 @@ class AllGather(Call):
         return lost.reshape(self.n_ranks, self.count)
 
 
+class Broadcast(Call):
+    """The root's encode; each other rank gets a piece from the root and passes it on."""
+
+    def _plan(self):
+        return None  # one piece per rank that is not the root
+
+    def _transfer(self):
+        others = [r for r in range(self.n_ranks) if r != self.setup.root]
+        edges = planning.cut(0, self.count, len(others))
+        for rank, a, b in zip(others, edges, edges[1:]):
+            y = self.value[self.setup.root, a:b]
+            seen, size = self._send(('broadcast', rank, a), y, 1, 0)
+            self.out[a:b] = self.type.rounded(seen)
+            self.result.sent[self.setup.root] += size
+            self.result.sent[rank] += size * (self.n_ranks - 2)
+        return [1]
+
+
+class AllToAll(Call):
+    """Every share but the own one is encoded for its receiver."""
+
+    def _plan(self):
+        return planning.shares(self.n_ranks, self.count)
+
+    def _transfer(self):
+        share = self.count // self.n_ranks
+        out = np.zeros((self.n_ranks, self.n_ranks, share), F32)  # [receiver][sender]
+        self.kept = np.zeros(self.value.shape, bool)
+        for sender in range(self.n_ranks):
+            for receiver in range(self.n_ranks):
+                span = slice(receiver * share, (receiver + 1) * share)
+                seen = self._arrives(sender, receiver, span)
+                out[receiver, sender] = self.type.rounded(seen)
+        self.out = out.reshape(-1)
+        return [1]
+
+    def _arrives(self, sender, receiver, span):
+        """What the receiver decodes; the sender sees where it is not finite and keeps its r there."""
+        x = self._corrected(sender, span, 1)
+        if sender == receiver:
+            seen = self.type.rounded(x)
+        else:
+            seen, size = self._send(('share', sender, span.start), x, 1, 0)
+            self.result.sent[sender] += size
+        self._keep(sender, span, 1, x - seen)
+        self.kept[sender, span] = ~np.isfinite(seen)
+        return seen
+
+    def _restored(self, lost):
+        return lost if self.n_ranks == 1 else self.kept
+
+
+def broadcast(setup, inputs, residual=None):
+    if residual is not None:
+        raise ValueError('a broadcast takes no feedback')
+    return Broadcast(setup, inputs).run()
+
+
+def all_to_all(setup, inputs, residual=None):
+    """inputs: [rank][n_ranks * count]; the result's out is [rank][n_ranks * count] in one."""
+    return AllToAll(setup, inputs, residual).run()
+
+
 def reduce_scatter(setup, inputs, residual=None):
     """inputs: [rank][n_ranks * count]; rank r gets the r-th share of the result's out."""
     return ReduceScatter(setup, inputs, residual).run()
@@ -88,4 +151,6 @@ COLLECTIVES = {
     'allreduce': (allreduce, False, False),
     'reduce_scatter': (reduce_scatter, True, True),
     'all_gather': (all_gather, False, False),
+    'broadcast': (broadcast, False, False),
+    'all_to_all': (all_to_all, True, True),
 }

@@ -67,6 +67,7 @@ class Setup:
     algo: str = 'tiered'       # or oneshot; tiered with one tier is the two-shot
     beta: float = 1.0
     chunk: int = 0             # elements per message, 0: one message per piece
+    root: int = 0              # of a broadcast
 
     def specs(self, n_tiers):
         if len(self.codecs) not in (1, n_tiers):
@@ -94,7 +95,7 @@ class Call:
         self.n_ranks, self.count = inputs.shape
         self.plan = self._plan()
         self.type = DATA_TYPES[setup.dtype]
-        self.specs = setup.specs(self.plan.n_tiers)
+        self.specs = setup.specs(self.plan.n_tiers if self.plan else 1)
         self.codecs = [formats.parse(s, setup.dtype) for s in self.specs]
         self.sums = setup.op in ('sum', 'avg')
         if residual is not None and not self.sums:
@@ -162,7 +163,7 @@ class Call:
         return acc + x if self.sums else pick(acc, x, self.setup.op == 'max')
 
     def _one_rank(self):
-        tier, span = self.plan.n_tiers, slice(0, self.count)
+        tier, span = len(self.specs), slice(0, self.count)
         x = self._corrected(0, span, tier)
         self.out = self.type.rounded(x)
         self._keep(0, span, tier, x - self.out)

@@ -3,7 +3,7 @@
 
 A C test needs no JSON and no Python to use them: tokens are key=value, separated by one blank,
 in the order of the fields of Case, followed by out= res= sent=. Values hold no blanks; an empty
-list is '-'; coll is left out for an AllReduce. Meaning of the results: out is the CRC-32 of the
+list is '-'; coll is left out for an AllReduce, root but for a broadcast. Meaning of the results: out is the CRC-32 of the
 output per call (little endian, data type; the same on every rank), where ranks get different shares
 per call and rank; res, per rank, that of the residual after the last call as float32,
 '-' without feedback; sent, per rank, the payload bytes of the last call.
@@ -44,9 +44,12 @@ class Case:
     seed: int = 1
     inject: str = '-'          # call:rank:index:bits of the data type in hex, separated by ','
     coll: str = 'allreduce'    # count is that of a share where a rank passes in or gets shares
+    root: int = 0              # of a broadcast
 
     def text(self):
-        shown = [f for f in fields(self) if f.name != 'coll' or self.coll != f.default]
+        hidden = {'coll'} if self.coll == 'allreduce' else set()
+        hidden |= {'root'} if self.coll != 'broadcast' else set()
+        shown = [f for f in fields(self) if f.name not in hidden]
         return ' '.join('%s=%s' % (f.name, _plain(getattr(self, f.name))) for f in shown)
 
 
@@ -74,7 +77,7 @@ def _injections(text):
 
 def setup_of(case):
     return Setup(planning.parse_layout(case.layout), case.codecs.split(';'), case.op, case.dtype,
-                 case.algo, case.beta, case.chunk)
+                 case.algo, case.beta, case.chunk, case.root)
 
 
 def run_calls(case):

@@ -21,12 +21,14 @@ struct CollectiveArgs {
     dscomm_feedback_t *feedback;
     dscomm_comm_t *comm;
     dscomm_stream_t *stream;
+    int root = 0;
 };
 
 struct Collective {
     const char *name;
     bool sends_shares, recvs_shares; /* the vector holds `count` elements for each rank */
     bool reduces;                    /* takes an operation */
+    bool takes_feedback;
     dscomm_status_t (*call)(const CollectiveArgs &a);
 
     size_t send_count(size_t count, int n_ranks) const
@@ -44,7 +46,7 @@ struct Collective {
 
         return (recvs_shares ? 0 : share) - (sends_shares ? 0 : share);
     }
-    /* values: [rank] what each passes in; what `rank` gets if nothing is rounded. Sums only. */
+    /* values: [rank] what each passes in; what `rank` gets if nothing is rounded. Sums, root 0. */
     std::vector<float> expect(const std::vector<std::vector<float>> &values, size_t count,
                               int rank) const;
 };
@@ -52,12 +54,13 @@ struct Collective {
 inline std::vector<float> Collective::expect(const std::vector<std::vector<float>> &values,
                                              size_t count, int rank) const
 {
-    const size_t first = sends_shares && !recvs_shares ? count * (size_t)rank : 0;
+    const size_t first = sends_shares ? count * (size_t)rank : 0;
     std::vector<float> out;
 
-    if (!reduces) { /* all shares, one behind the other */
-        for (const auto &v : values)
-            out.insert(out.end(), v.begin(), v.end());
+    if (!reduces) { /* from each rank, or from the root, one part */
+        for (size_t r = 0; r < (recvs_shares ? values.size() : 1); r++)
+            out.insert(out.end(), values[r].begin() + (ptrdiff_t)first,
+                       values[r].begin() + (ptrdiff_t)(first + count));
         return out;
     }
     out.assign(recv_count(count, (int)values.size()), 0.0f);
@@ -70,19 +73,29 @@ inline std::vector<float> Collective::expect(const std::vector<std::vector<float
 inline std::vector<Collective> all_collectives()
 {
     return {
-        { "allreduce", false, false, true,
+        { "allreduce", false, false, true, true,
           [](const CollectiveArgs &a) {
               return dscomm_allreduce_compressed(a.send, a.recv, a.count, a.dtype, a.op, a.codec,
                                                  a.feedback, a.comm, a.stream);
           } },
-        { "reduce_scatter", true, false, true,
+        { "reduce_scatter", true, false, true, true,
           [](const CollectiveArgs &a) {
               return dscomm_reduce_scatter_compressed(a.send, a.recv, a.count, a.dtype, a.op,
                                                       a.codec, a.feedback, a.comm, a.stream);
           } },
-        { "all_gather", false, true, false,
+        { "all_gather", false, true, false, true,
           [](const CollectiveArgs &a) {
               return dscomm_all_gather_compressed(a.send, a.recv, a.count, a.dtype, a.codec,
+                                                  a.feedback, a.comm, a.stream);
+          } },
+        { "broadcast", false, false, false, false,
+          [](const CollectiveArgs &a) {
+              return dscomm_broadcast(a.send, a.recv, a.count, a.dtype, a.root, a.codec, a.comm,
+                                      a.stream);
+          } },
+        { "all_to_all", true, true, false, true,
+          [](const CollectiveArgs &a) {
+              return dscomm_all_to_all_compressed(a.send, a.recv, a.count, a.dtype, a.codec,
                                                   a.feedback, a.comm, a.stream);
           } },
     };

@@ -113,9 +113,9 @@ void set_sizes(GoldenCall &c)
 {
     const size_t all = c.count * (size_t)c.n_ranks;
 
-    c.send_count = c.coll == "reduce_scatter" ? all : c.count;
-    c.recv_count = c.coll == "all_gather" ? all : c.count;
-    c.gets_share = c.coll == "reduce_scatter";
+    c.gets_share = c.coll == "reduce_scatter" || c.coll == "all_to_all";
+    c.send_count = c.gets_share ? all : c.count;
+    c.recv_count = c.coll == "all_gather" || c.coll == "all_to_all" ? all : c.count;
 }
 
 float power_of_two(int e)
@@ -177,6 +177,7 @@ GoldenCall parse_golden_call(const std::string &line)
     c.known_zero = v.at("known_zero") == "1";
     c.seed = (uint32_t)std::stoul(v.at("seed"));
     c.coll = v.count("coll") != 0 ? v.at("coll") : "allreduce";
+    c.root = v.count("root") != 0 ? std::stoi(v.at("root")) : 0;
     set_sizes(c);
     for (const auto &text : split(v.at("inject"), ','))
         c.inject.push_back(parse_injection(text));

@@ -29,6 +29,7 @@ struct GoldenCall {
     dscomm_dtype_t dtype;
     std::string algo;
     std::string coll; /* "allreduce" if the line has none */
+    int root;
     size_t count, chunk;
     size_t send_count, recv_count; /* elements of a rank's vectors */
     bool gets_share;               /* `out` has an entry per rank for each call */

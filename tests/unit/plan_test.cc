@@ -46,9 +46,9 @@ std::vector<Shape> shapes()
     return all;
 }
 
-/* Equal shares on a flat set of ranks. */
-Plan build_shares(dsc_collective collective, int n_ranks, int rank, size_t count, size_t chunk,
-                  bool feedback)
+/* A collective on a flat set of ranks; count: of the whole vector. */
+Plan build_flat(dsc_collective collective, dsc_algorithm algorithm, int n_ranks, int rank,
+                size_t count, size_t chunk, bool feedback = false, int root = 0)
 {
     dsc_plan_params params = {};
     dscomm_plan *plan = nullptr;
@@ -56,9 +56,10 @@ Plan build_shares(dsc_collective collective, int n_ranks, int rank, size_t count
     params.collective = collective;
     params.n_ranks = n_ranks;
     params.rank = rank;
-    params.count = count * (size_t)n_ranks;
+    params.root = root;
+    params.count = count;
     params.feedback = feedback;
-    params.algorithm = DSC_ALG_TWO_SHOT;
+    params.algorithm = algorithm;
     params.chunk_elems = chunk;
     params.n_tiers = 1;
     params.codecs[0] = dscomm_codec("int8");
@@ -189,7 +190,8 @@ TEST(Plan, HalvesMeetAndCoverTheirVectors)
                     std::string first;
 
                     for (int r = 0; r < n; r++) {
-                        const Plan p = build_shares(collective, n, r, count, 512, feedback);
+                        const Plan p = build_flat(collective, DSC_ALG_TWO_SHOT, n, r,
+                                                  count * (size_t)n, 512, feedback);
                         std::vector<int> encoded(count * (size_t)n), made(encoded);
 
                         for (uint32_t i = 0; i < p->n_ops; i++)
@@ -215,6 +217,77 @@ TEST(Plan, HalvesMeetAndCoverTheirVectors)
                     }
                     expect_meeting(sent, received, first);
                 }
+}
+
+/* Everybody hears from everybody, else a call with other arguments might go unnoticed. */
+void expect_all_pairs(const Traffic &sent, int n, const std::string &what)
+{
+    EXPECT_EQ(sent.size(), (size_t)(n * (n - 1))) << what;
+}
+
+TEST(Plan, BroadcastMeetsAndCovers)
+{
+    for (int n : { 2, 3, 7, 40 })
+        for (size_t count : { 1, 1000, 20001 })
+            for (int root : { 0, 1, n - 1 }) {
+                Traffic sent, received;
+                std::string what;
+
+                for (int r = 0; r < n; r++) {
+                    const Plan p =
+                        build_flat(DSC_BROADCAST, DSC_ALG_DIRECT, n, r, count, 256, false, root);
+                    std::vector<int> made(count);
+
+                    for (uint32_t i = 0; i < p->n_ops; i++) {
+                        const dsc_op &op = p->ops[i];
+
+                        EXPECT_EQ(op.kind == DSC_OP_FINAL && r != root, false);
+                        for (size_t e = op.start; e < op.start + op.n; e++)
+                            made[e]++;
+                    }
+                    EXPECT_EQ(made, std::vector<int>(count, 1)) << "rank " << r;
+                    what = p->descriptor;
+                    add_messages(*p, p->sends, p->n_sends, true, sent);
+                    add_messages(*p, p->recvs, p->n_recvs, false, received);
+                }
+                expect_meeting(sent, received, what);
+                expect_all_pairs(sent, n, what);
+            }
+}
+
+TEST(Plan, AllToAllMeetsAndCovers)
+{
+    for (int n : { 2, 3, 7, 40 })
+        for (size_t share : { 1, 255, 1000, 5001 }) {
+            const size_t count = share * (size_t)n;
+            Traffic sent, received;
+            std::string what;
+
+            for (int r = 0; r < n; r++) {
+                const Plan p = build_flat(DSC_ALL_TO_ALL, DSC_ALG_DIRECT, n, r, count, 256);
+                std::vector<int> taken(count), made(count);
+
+                for (uint32_t i = 0; i < p->n_ops; i++) {
+                    const dsc_op &op = p->ops[i];
+
+                    for (size_t e = op.start; e < op.start + op.n; e++) {
+                        taken[e] += op.kind != DSC_OP_DECODE;
+                        made[e] += op.kind != DSC_OP_SEND;
+                    }
+                    /* in place: what lay here has left before */
+                    for (uint32_t k = op.first_dep; k < op.first_dep + op.n_deps; k++)
+                        EXPECT_EQ(p->ops[p->deps[k]].start, op.start);
+                    EXPECT_EQ(op.n_deps, op.kind == DSC_OP_DECODE ? 1u : 0u);
+                }
+                EXPECT_EQ(taken, std::vector<int>(count, 1));
+                EXPECT_EQ(made, std::vector<int>(count, 1));
+                what = p->descriptor;
+                add_messages(*p, p->sends, p->n_sends, true, sent);
+                add_messages(*p, p->recvs, p->n_recvs, false, received);
+            }
+            expect_meeting(sent, received, what);
+            expect_all_pairs(sent, n, what);
+        }
 }
 
 TEST(Plan, CutsAreEqualSharesOf256)
