@@ -80,11 +80,13 @@ typedef struct {
     const char *transport; /* "auto", "loopback", "shm", "tcp"; NULL: DSCOMM_TRANSPORT */
     const char *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM */
     int preserve_input;    /* 1: an in-place call that fails restores its input; costs a copy */
+    size_t
+        min_bytes; /* in groups, allreduces below it use "none"; equal on all ranks; 0: no such */
 } dscomm_comm_config_t;
 
-#define DSCOMM_COMM_CONFIG_INIT                              \
-    {                                                        \
-        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0 \
+#define DSCOMM_COMM_CONFIG_INIT                                 \
+    {                                                           \
+        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0, 0 \
     }
 
 /**
@@ -293,6 +295,32 @@ DSCOMM_API dscomm_status_t dscomm_broadcast(const void *send, void *recv, size_t
 DSCOMM_API dscomm_status_t dscomm_all_to_all_compressed(
     const void *send, void *recv, size_t count, dscomm_dtype_t dtype, const dscomm_codec_t *codec,
     dscomm_feedback_t *feedback, dscomm_comm_t *comm, dscomm_stream_t *stream);
+
+/**
+ * Between start and end, collectives of this thread are checked and kept; end runs them. Allreduces
+ * of at most 1 MiB that agree in dtype, op, codec, feedback or not, and its beta, are packed and
+ * run as one call: many small vectors cost one message per peer in place of many. The others run by
+ * themselves. Each vector begins a block of the codec of its own. A vector is exempt from the codec
+ * when its call passes "none", or when it is smaller than the config's min_bytes.
+ *
+ * Vectors and feedback objects of a group must be different ones; all stay the calls' until end
+ * (with a stream, until that is synchronized), and all calls of a communicator use the same stream.
+ * Groups nest: the outermost end counts. Communicators run one after the other, in the order of
+ * first use.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_BAD_STATE  end without start
+ *         the first error of the calls, as dscomm_allreduce_compressed(): those after it on the
+ * same communicator did not run. Of packed calls, inputs and residuals are as they were.
+ *
+ * Numerics: as of one call on the packed vector; the same on all ranks. Ranks must make the same
+ *           calls in the same order.
+ * Threads:  a group is the thread's own.
+ * Memory:   of packed calls the communicator keeps a copy, at most 16 MiB at a time and twice that
+ * in float32 for residuals.
+ */
+DSCOMM_API dscomm_status_t dscomm_group_start(void);
+DSCOMM_API dscomm_status_t dscomm_group_end(void);
 
 /**
  * Make (or find) the plan of an allreduce before its first call. Collective: all ranks, same order.

@@ -146,13 +146,24 @@ static void undo(struct dscomm_comm *comm, const struct dsc_call_args *a,
         dsc_feedback_abandon(a->feedback);
 }
 
+dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
+                                 const struct dsc_call *call)
+{
+    int bad_rank = -1;
+    const dscomm_status_t st = dsc_exec_call(entry->run, call, comm->sequence, &bad_rank);
+
+    if (st < 0)
+        return dsc_comm_fail(comm, entry, st, bad_rank);
+    comm->sequence++;
+    return DSCOMM_OK;
+}
+
 static dscomm_status_t run_plan(struct dscomm_comm *comm, const struct dsc_call_args *a)
 {
     const struct dsc_overlap input = dsc_call_overlap(comm, a);
     struct dsc_call call = { a->send, a->recv, a->feedback != NULL, { 0 } };
     struct dsc_plan_entry *entry = NULL;
     dscomm_status_t st;
-    int bad_rank = -1;
 
     DSC_TRY(dsc_comm_plan(comm, &a->shape, &entry));
     st = save_input(comm, &input);
@@ -160,16 +171,12 @@ static dscomm_status_t run_plan(struct dscomm_comm *comm, const struct dsc_call_
         return dsc_comm_fail(comm, entry, st, -1);
     if (a->feedback != NULL)
         dsc_feedback_begin(a->feedback, &call.residual);
-    st = dsc_exec_call(entry->run, &call, comm->sequence, &bad_rank);
-    if (st < 0) {
-        st = dsc_comm_fail(comm, entry, st, bad_rank);
+    st = dsc_comm_execute(comm, entry, &call);
+    if (st < 0)
         undo(comm, a, &input);
-        return st;
-    }
-    if (a->feedback != NULL)
+    else if (a->feedback != NULL)
         dsc_feedback_finish(a->feedback, dsc_exec_wrote_residual(entry->run));
-    comm->sequence++;
-    return DSCOMM_OK;
+    return st;
 }
 
 dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
@@ -183,23 +190,27 @@ dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
     start = dsc_now_ns();
     st = dsc_comm_check(comm);
     if (st == DSCOMM_OK)
-        st = run_plan(comm, args);
+        st = args->batch != NULL ? dsc_batch_run(comm, args) : run_plan(comm, args);
     if (st == DSCOMM_OK)
         atomic_fetch_add_explicit(&comm->calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->call_ns, dsc_now_ns() - start, memory_order_relaxed);
+    if (args->batch != NULL)
+        dsc_batch_give(args->batch);
     dsc_turns_end(&comm->turns, ticket);
     return st;
 }
 
 /* ---- public ---- */
 
-/* Checks a call and runs or queues it. */
+/* Checks a call and runs it, queues it, or keeps it for the end of its group. */
 static dscomm_status_t issue(struct dscomm_comm *comm, dscomm_stream_t *stream,
                              const struct dsc_call_args *args)
 {
     DSC_TRY(dsc_comm_check(comm));
     DSC_TRY(dsc_shape_check(comm, &args->shape));
     DSC_TRY(dsc_call_check(comm, args));
+    if (dsc_group_is_open())
+        return dsc_group_add(comm, stream, args);
     if (stream != NULL)
         return dsc_stream_add(stream, comm, dsc_turns_take(&comm->turns), args);
     return dsc_comm_run(comm, dsc_turns_take(&comm->turns), args);
@@ -211,10 +222,11 @@ dscomm_status_t dscomm_allreduce_compressed(const void *send, void *recv, size_t
                                             dscomm_feedback_t *feedback, dscomm_comm_t *comm,
                                             dscomm_stream_t *stream)
 {
-    const struct dsc_call_args args = {
-        send, recv, dsc_shape_make(DSC_ALLREDUCE, count, dtype, op, codec, feedback != NULL),
-        feedback
-    };
+    const struct dsc_call_args args = { .send = send,
+                                        .recv = recv,
+                                        .shape = dsc_shape_make(DSC_ALLREDUCE, count, dtype, op,
+                                                                codec, feedback != NULL),
+                                        .feedback = feedback };
 
     return issue(comm, stream, &args);
 }
@@ -225,10 +237,11 @@ dscomm_status_t dscomm_reduce_scatter_compressed(const void *send, void *recv, s
                                                  dscomm_feedback_t *feedback, dscomm_comm_t *comm,
                                                  dscomm_stream_t *stream)
 {
-    const struct dsc_call_args args = {
-        send, recv,
-        dsc_shape_make(DSC_REDUCE_SCATTER, recv_count, dtype, op, codec, feedback != NULL), feedback
-    };
+    const struct dsc_call_args args = { .send = send,
+                                        .recv = recv,
+                                        .shape = dsc_shape_make(DSC_REDUCE_SCATTER, recv_count,
+                                                                dtype, op, codec, feedback != NULL),
+                                        .feedback = feedback };
 
     return issue(comm, stream, &args);
 }
@@ -238,10 +251,12 @@ dscomm_status_t dscomm_all_gather_compressed(const void *send, void *recv, size_
                                              dscomm_feedback_t *feedback, dscomm_comm_t *comm,
                                              dscomm_stream_t *stream)
 {
-    const struct dsc_call_args args = { send, recv,
-                                        dsc_shape_make(DSC_ALL_GATHER, send_count, dtype,
-                                                       DSCOMM_SUM, codec, feedback != NULL),
-                                        feedback };
+    const struct dsc_call_args args = { .send = send,
+                                        .recv = recv,
+                                        .shape =
+                                            dsc_shape_make(DSC_ALL_GATHER, send_count, dtype,
+                                                           DSCOMM_SUM, codec, feedback != NULL),
+                                        .feedback = feedback };
 
     return issue(comm, stream, &args);
 }
@@ -250,9 +265,10 @@ dscomm_status_t dscomm_broadcast(const void *send, void *recv, size_t count, dsc
                                  int root, const dscomm_codec_t *codec, dscomm_comm_t *comm,
                                  dscomm_stream_t *stream)
 {
-    struct dsc_call_args args = {
-        send, recv, dsc_shape_make(DSC_BROADCAST, count, dtype, DSCOMM_SUM, codec, false), NULL
-    };
+    struct dsc_call_args args = { .send = send,
+                                  .recv = recv,
+                                  .shape = dsc_shape_make(DSC_BROADCAST, count, dtype, DSCOMM_SUM,
+                                                          codec, false) };
 
     args.shape.root = root;
     if (comm != NULL && comm->rank != root) /* not looked at */
@@ -266,8 +282,10 @@ dscomm_status_t dscomm_all_to_all_compressed(const void *send, void *recv, size_
                                              dscomm_stream_t *stream)
 {
     const struct dsc_call_args args = {
-        send, recv,
-        dsc_shape_make(DSC_ALL_TO_ALL, count, dtype, DSCOMM_SUM, codec, feedback != NULL), feedback
+        .send = send,
+        .recv = recv,
+        .shape = dsc_shape_make(DSC_ALL_TO_ALL, count, dtype, DSCOMM_SUM, codec, feedback != NULL),
+        .feedback = feedback
     };
 
     return issue(comm, stream, &args);

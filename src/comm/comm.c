@@ -93,10 +93,10 @@ static void settings_text(const struct settings *s, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu window=%llu socket_nsocks=%llu "
-             "crc=%llu transport=%s",
+             "crc=%llu transport=%s min_bytes=%zu",
              s->config.chunk_bytes, s->config.algorithm, (unsigned long long)s->env->oneshot_bytes,
              (unsigned long long)s->env->window, (unsigned long long)s->env->socket_nsocks,
-             (unsigned long long)s->env->crc, s->config.transport);
+             (unsigned long long)s->env->crc, s->config.transport, s->config.min_bytes);
 }
 
 static bool share_cpus(const struct dsc_peer_info *a, const struct dsc_peer_info *b)
@@ -180,6 +180,7 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     comm->timeout_ms = s->config.timeout_ms;
     comm->chunk_elems = s->config.chunk_bytes / sizeof(float);
     comm->oneshot_bytes = (size_t)s->env->oneshot_bytes;
+    comm->min_bytes = s->config.min_bytes;
     comm->preserve_input = s->config.preserve_input != 0;
     dsc_algorithm_find(s->config.algorithm, &comm->algorithm);
     settings_text(s, text, sizeof(text));
@@ -231,10 +232,13 @@ void dscomm_comm_destroy(dscomm_comm_t *comm)
 {
     if (comm == NULL)
         return;
+    dsc_group_forget(comm);
     dsc_turns_drain(&comm->turns); /* queued calls */
     dsc_comm_drop_plans(comm);
     dsc_exec_destroy(comm->exec);
     dsc_net_destroy(comm->net);
+    dsc_batches_destroy(comm);
+    dsc_free(comm->group.calls.args);
     dsc_free(comm->groups);
     dsc_free(comm->saved_input);
     dsc_free(comm);

@@ -16,7 +16,7 @@ static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
 {
     return a->collective == b->collective && a->root == b->root && a->count == b->count &&
            a->dtype == b->dtype && a->op == b->op && a->codec == b->codec &&
-           a->feedback == b->feedback;
+           a->feedback == b->feedback && a->n_tensors == b->n_tensors && a->sizes == b->sizes;
 }
 
 static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm,
@@ -75,6 +75,8 @@ struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
                                       .dtype = shape->dtype,
                                       .op = shape->op,
                                       .feedback = shape->feedback,
+                                      .n_tensors = shape->n_tensors,
+                                      .sizes = shape->sizes,
                                       .n_tiers = 1 };
 
     if (traits->sends_shares || traits->recvs_shares)

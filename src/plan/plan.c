@@ -363,11 +363,11 @@ static bool describe(struct dscomm_plan *plan, const struct dsc_plan_params *par
     snprintf(plan->descriptor, bytes,
              "collective=%s root=%d count=%zu dtype=%s op=%s codec=%s feedback=%d algorithm=%s "
              "chunk=%zu "
-             "ranks=%d tiers=%d groups=%" PRIx64,
+             "ranks=%d tiers=%d groups=%" PRIx64 " tensors=%d sizes=%" PRIx64,
              collectives[params->collective].name, params->root, dsc_plan_share(params),
              dsc_dtype_name(params->dtype), dsc_op_name(params->op), codecs, params->feedback,
              dsc_algorithm_name(params->algorithm), plan->chunk_elems, params->n_ranks,
-             params->n_tiers, groups_hash(params));
+             params->n_tiers, groups_hash(params), params->n_tensors, params->sizes);
     plan->hash = dsc_hash_text(plan->descriptor);
     return true;
 }

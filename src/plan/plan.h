@@ -58,6 +58,8 @@ struct dsc_plan_params {
     dscomm_dtype_t dtype;
     dscomm_op_t op;
     bool feedback;
+    int n_tensors;  /* fused in the vector, 0: none; for the descriptor alone, as is */
+    uint64_t sizes; /* the hash of their counts */
     enum dsc_algorithm algorithm;
     size_t chunk_elems; /* wanted; rounded up to the codec's unit and enlarged if chunks are many */
     int n_tiers;        /* 1: flat, as collectives with shares always are */

@@ -21,6 +21,7 @@ struct Case {
     int n_threads;
     size_t count;
     const char *collective = "allreduce";
+    bool grouped = false;
 };
 
 Collective find_collective(const char *name)
@@ -29,6 +30,18 @@ Collective find_collective(const char *name)
         if (std::string(c.name) == name)
             return c;
     throw std::invalid_argument(name);
+}
+
+/* Two halves as one call. */
+void call_grouped(const float *in, float *out, size_t n, dscomm_comm_t *comm,
+                  dscomm_stream_t *stream)
+{
+    dscomm_group_start();
+    for (size_t half = 0; half < 2; half++)
+        dscomm_allreduce_compressed(in + half * (n / 2), out + half * (n / 2), n / 2,
+                                    DSCOMM_FLOAT32, DSCOMM_SUM, dscomm_codec("int8"), nullptr, comm,
+                                    stream);
+    dscomm_group_end();
 }
 
 class Alloc : public testing::TestWithParam<Case> {};
@@ -62,9 +75,15 @@ TEST_P(Alloc, NothingInAThousandCalls)
     const auto calls = [&](int r, int k) {
         const size_t i = (size_t)r;
 
-        for (int c = 0; c < k; c++) /* every other through the stream */
-            coll.call({ in[i].data(), out[i].data(), n, DSCOMM_FLOAT32, DSCOMM_SUM,
-                        dscomm_codec("int8"), fbs[i], w.comms[i], c % 2 ? streams[i] : nullptr });
+        for (int c = 0; c < k; c++) { /* every other through the stream */
+            dscomm_stream_t *const stream = c % 2 ? streams[i] : nullptr;
+
+            if (GetParam().grouped)
+                call_grouped(in[i].data(), out[i].data(), n, w.comms[i], stream);
+            else
+                coll.call({ in[i].data(), out[i].data(), n, DSCOMM_FLOAT32, DSCOMM_SUM,
+                            dscomm_codec("int8"), fbs[i], w.comms[i], stream });
+        }
         dscomm_stream_synchronize(streams[i]);
     };
     std::atomic<int> ready{ 0 }, go{ 0 }, done{ 0 };
