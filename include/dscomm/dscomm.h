@@ -131,6 +131,24 @@ DSCOMM_API dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscom
 DSCOMM_API dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
                                                        dscomm_comm_t **comm_out);
 
+/**
+ * Split a communicator: ranks that pass the same color join a new one, ordered by key, then by
+ * rank. Collective on comm, in the order of its calls. The new one is independent: it has
+ * connections of its own, a failure of either leaves the other alone, and each is destroyed by
+ * itself.
+ *
+ * @param color    0 or more; negative: this rank joins none and gets NULL.
+ * @param key      Any.
+ * @param config   Borrowed for the call; NULL: the settings of comm.
+ * @param comm_out Owned by the caller; untouched on error.
+ *
+ * @return as dscomm_comm_create(), and as dscomm_allreduce_compressed() on comm
+ *         DSCOMM_ERR_BAD_STATE  comm failed before, or the thread has a group open
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
+                                             const dscomm_comm_config_t *config,
+                                             dscomm_comm_t **comm_out);
+
 /** Leaves and frees. Waits for queued calls. NULL is allowed. Not while a call runs on it. */
 DSCOMM_API void dscomm_comm_destroy(dscomm_comm_t *comm);
 

@@ -124,7 +124,7 @@ dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_en
 /* preserve_input: an in-place call that fails gives its input back. */
 static dscomm_status_t save_input(struct dscomm_comm *comm, const struct dsc_overlap *input)
 {
-    if (!comm->preserve_input || input->bytes == 0)
+    if (!comm->config.preserve_input || input->bytes == 0)
         return DSCOMM_OK;
     if (comm->saved_bytes < input->bytes) { /* once per largest shape */
         dsc_free(comm->saved_input);
@@ -140,7 +140,7 @@ static dscomm_status_t save_input(struct dscomm_comm *comm, const struct dsc_ove
 static void undo(struct dscomm_comm *comm, const struct dsc_call_args *a,
                  const struct dsc_overlap *input)
 {
-    if (comm->preserve_input && input->bytes > 0)
+    if (comm->config.preserve_input && input->bytes > 0)
         memcpy(input->memory, comm->saved_input, input->bytes);
     if (a->feedback != NULL)
         dsc_feedback_abandon(a->feedback);

@@ -73,13 +73,12 @@ struct dscomm_comm {
     int n_ranks, rank;
     struct dsc_net *net;
     struct dsc_exec *exec;
-    int timeout_ms;
+    dscomm_comm_config_t config; /* as the communicator was made, all members set */
+    char transport[16];          /* config.transport */
     size_t chunk_elems;
     size_t oneshot_bytes;
     enum dsc_algorithm algorithm; /* DSC_ALG_AUTO: by size */
-    bool preserve_input;
-    size_t min_bytes; /* in groups, smaller allreduces go without codec */
-    int *groups;      /* [n_tiers][n_ranks] or NULL for flat */
+    int *groups;                  /* [n_tiers][n_ranks] or NULL for flat */
     int n_tiers;
     const struct dsc_codec *tier_codecs[DSC_MAX_TIERS]; /* NULL: the call's */
     struct dsc_plan_entry plans[DSC_MAX_PLANS];
@@ -96,6 +95,12 @@ struct dscomm_comm {
     _Atomic int failed; /* dscomm_status_t of the first error */
     char error_text[DSC_ERROR_TEXT_MAX];
 };
+
+/* ---- comm.c ---- */
+
+dscomm_status_t dsc_comm_check_config(const dscomm_comm_config_t *config);
+/* The config that makes a communicator with the same settings; borrowed from comm. */
+void dsc_comm_config_of(const struct dscomm_comm *comm, dscomm_comm_config_t *config_out);
 
 /* ---- arguments.c ---- */
 

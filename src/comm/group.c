@@ -68,7 +68,7 @@ void dsc_group_forget(struct dscomm_comm *comm)
 static bool is_exempt(const struct dscomm_comm *comm, const struct dsc_shape *shape)
 {
     return shape->collective == DSC_ALLREDUCE &&
-           shape->count * dsc_dtype_bytes(shape->dtype) < comm->min_bytes;
+           shape->count * dsc_dtype_bytes(shape->dtype) < comm->config.min_bytes;
 }
 
 dscomm_status_t dsc_group_add(struct dscomm_comm *comm, dscomm_stream_t *stream,
