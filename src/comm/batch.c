@@ -113,8 +113,11 @@ static bool grow_pack(struct dsc_pack *pack, const struct dsc_shape *shape)
 /* n elements, then zeros up to element `end` of dst. */
 static void put(void *dst, size_t at, size_t end, const void *src, size_t n, size_t elem)
 {
-    uint8_t *const place = (uint8_t *)dst + at * elem;
+    uint8_t *place;
 
+    if (end == at) /* there may be no memory at all */
+        return;
+    place = (uint8_t *)dst + at * elem;
     if (n > 0)
         memcpy(place, src, n * elem);
     memset(place + n * elem, 0, (end - at - n) * elem);

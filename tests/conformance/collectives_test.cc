@@ -89,7 +89,7 @@ void check_placed(const World &w, const Collective &c, const Shape &s)
                            dscomm_codec(s.spec.c_str()), nullptr, w.comms[(size_t)r], nullptr }),
                   DSCOMM_OK)
             << dscomm_last_error();
-        EXPECT_EQ(memcmp(p.recv, expected.data(), expected.size()), 0)
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), p.recv))
             << c.name << " " << s.spec << " count " << s.count << " rank " << r << " shift "
             << s.shift << (s.in_place ? " in place" : "");
         EXPECT_TRUE(p.intact(p.first) && p.intact(p.second)) << c.name << " count " << s.count;

@@ -15,8 +15,7 @@ struct CollectiveArgs {
     const void *send;
     void *recv;
     size_t count;
-    dscomm_dtype_t dtype;
-    dscomm_op_t op;
+    int dtype, op; /* also what is in no enum */
     const dscomm_codec_t *codec;
     dscomm_feedback_t *feedback;
     dscomm_comm_t *comm;
@@ -75,28 +74,30 @@ inline std::vector<Collective> all_collectives()
     return {
         { "allreduce", false, false, true, true,
           [](const CollectiveArgs &a) {
-              return dscomm_allreduce_compressed(a.send, a.recv, a.count, a.dtype, a.op, a.codec,
-                                                 a.feedback, a.comm, a.stream);
+              return dscomm_allreduce_compressed(a.send, a.recv, a.count, (dscomm_dtype_t)a.dtype,
+                                                 (dscomm_op_t)a.op, a.codec, a.feedback, a.comm,
+                                                 a.stream);
           } },
         { "reduce_scatter", true, false, true, true,
           [](const CollectiveArgs &a) {
-              return dscomm_reduce_scatter_compressed(a.send, a.recv, a.count, a.dtype, a.op,
+              return dscomm_reduce_scatter_compressed(a.send, a.recv, a.count,
+                                                      (dscomm_dtype_t)a.dtype, (dscomm_op_t)a.op,
                                                       a.codec, a.feedback, a.comm, a.stream);
           } },
         { "all_gather", false, true, false, true,
           [](const CollectiveArgs &a) {
-              return dscomm_all_gather_compressed(a.send, a.recv, a.count, a.dtype, a.codec,
-                                                  a.feedback, a.comm, a.stream);
+              return dscomm_all_gather_compressed(a.send, a.recv, a.count, (dscomm_dtype_t)a.dtype,
+                                                  a.codec, a.feedback, a.comm, a.stream);
           } },
         { "broadcast", false, false, false, false,
           [](const CollectiveArgs &a) {
-              return dscomm_broadcast(a.send, a.recv, a.count, a.dtype, a.root, a.codec, a.comm,
-                                      a.stream);
+              return dscomm_broadcast(a.send, a.recv, a.count, (dscomm_dtype_t)a.dtype, a.root,
+                                      a.codec, a.comm, a.stream);
           } },
         { "all_to_all", true, true, false, true,
           [](const CollectiveArgs &a) {
-              return dscomm_all_to_all_compressed(a.send, a.recv, a.count, a.dtype, a.codec,
-                                                  a.feedback, a.comm, a.stream);
+              return dscomm_all_to_all_compressed(a.send, a.recv, a.count, (dscomm_dtype_t)a.dtype,
+                                                  a.codec, a.feedback, a.comm, a.stream);
           } },
     };
 }
