@@ -20,7 +20,9 @@ static dscomm_status_t call(const struct perf_rank *rank, const struct perf_row 
 
 static const struct perf_collective all_reduce = {
     .program = "all_reduce_perf",
+    .reduces = true,
     .bus_factor = bus_factor,
+    .sent_factor = bus_factor,
     .call = call,
 };
 

@@ -138,6 +138,11 @@ int perf_main(const struct perf_collective *coll, int argc, char **argv)
 
     if (!perf_args_parse(&args, argc, argv, &code))
         return code;
+    if (!coll->reduces) { /* one row, whatever -o says, as in nccl-tests */
+        args.ops[0] = DSCOMM_SUM;
+        args.n_ops = 1;
+    }
+    args.feedback = args.feedback && !coll->has_root;
     const bool launched = perf_launcher_present(&variable);
     if (launched && args.n_ranks > 1) {
         char value[16];

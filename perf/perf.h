@@ -8,6 +8,7 @@
  *   perf_data.c     inputs              perf_check.c    what is right
  *   perf_launch.c   processes, threads  perf_measure.c  the loop over codecs, types and sizes
  *   perf_report.c   table, summary      perf_json.c     the same as JSON
+ *   perf_vectors.c  what a collective's vectors hold
  */
 #ifndef PERF_H
 #define PERF_H
@@ -45,6 +46,7 @@ struct perf_args {
     int n_ranks;    /* local ranks to start; 0: not given */
     int n_threads;  /* of a rank; 0: the library's default */
     int timeout_s;  /* 0: the library's default */
+    int root;       /* of a broadcast */
     size_t unalign; /* first element of the buffers that is used */
     bool check, per_iter, feedback;
     dscomm_op_t ops[4];
@@ -91,6 +93,7 @@ struct perf_inputs {
     double *typical; /* [n_elems] mean square over the sets */
     double *want;    /* [n_elems] by perf_inputs_expect(): the exact result */
     double *mag;     /* [n_elems] likewise: sum of magnitudes, scaled as the result */
+    int n_summed;    /* likewise: ranks that the result is made of */
 };
 
 /* Rank, n_ranks, dtype and op are set; the rest is filled in. */
@@ -98,7 +101,9 @@ dscomm_status_t perf_inputs_init(struct perf_inputs *in, const struct perf_sourc
 void perf_inputs_fini(struct perf_inputs *in);
 /* This rank's vector of call number `call`. */
 void perf_inputs_fill(const struct perf_inputs *in, void *dst, size_t count, uint64_t call);
-void perf_inputs_expect(struct perf_inputs *in, uint64_t call);
+/* rank: whose vector is wanted; PERF_ALL_RANKS: the operation's result over all. */
+#define PERF_ALL_RANKS (-1)
+void perf_inputs_expect(struct perf_inputs *in, uint64_t call, int rank);
 /* dst[i] = src[i % period] */
 void perf_repeat(void *dst, size_t count, const void *src, size_t period, size_t elem_bytes);
 
@@ -127,7 +132,7 @@ struct perf_rank {
 
 /* One row of the table. */
 struct perf_row {
-    size_t count;
+    size_t count; /* as the call takes it: of a share, where vectors hold shares */
     dscomm_dtype_t dtype;
     dscomm_op_t op;
     const dscomm_codec_t *codec;
@@ -137,10 +142,41 @@ struct perf_row {
 
 struct perf_collective {
     const char *program;
+    bool sends_shares, recvs_shares;   /* the vector has `count` elements for every rank */
+    bool has_root;                     /* all get the root's vector; takes no feedback */
+    bool reduces;                      /* takes an operation; else redop is "none" */
     double (*bus_factor)(int n_ranks); /* busbw / algbw */
+    /* What a rank must send uncompressed, mean over ranks, in parts of the larger vector. */
+    double (*sent_factor)(int n_ranks);
     dscomm_status_t (*call)(const struct perf_rank *rank, const struct perf_row *row,
                             const void *send, void *recv);
 };
+
+/* ---- what a collective's vectors hold ---- */
+
+size_t perf_send_count(const struct perf_rank *pr, const struct perf_row *row);
+size_t perf_recv_count(const struct perf_rank *pr, const struct perf_row *row);
+/* Bytes of the larger vector: the size of a row, as nccl-tests counts. */
+size_t perf_row_bytes(const struct perf_rank *pr, const struct perf_row *row);
+/* The count of a row of about so many bytes; shares are multiples of 16 bytes, as in nccl-tests. */
+size_t perf_row_count(const struct perf_rank *pr, dscomm_dtype_t dtype, size_t bytes);
+/* Both vectors of a call in one of its two placements. */
+void perf_place(const struct perf_rank *pr, const struct perf_row *row, bool in_place,
+                uint8_t **send_out, uint8_t **recv_out);
+
+/* The output is made of parts of row->count elements. */
+struct perf_part {
+    int rank;     /* whose vector it comes from, or PERF_ALL_RANKS */
+    size_t first; /* element of that vector */
+};
+int perf_n_parts(const struct perf_rank *pr);
+struct perf_part perf_part(const struct perf_rank *pr, const struct perf_row *row, int i);
+
+/* -1: has none. */
+int perf_root(const struct perf_collective *coll, const struct perf_args *args);
+const char *perf_redop_name(const struct perf_collective *coll, dscomm_op_t op);
+/* Bus and sent factor where each rank sends all but its own share. */
+double perf_others_factor(int n_ranks);
 
 struct perf_placement {
     double mean_us, median_us, p99_us, min_us, max_us, stdev_us;
@@ -193,6 +229,7 @@ uint64_t perf_hash(uint64_t seed, const void *bytes, size_t n_bytes);
 
 struct perf_report {
     const struct perf_args *args;
+    const struct perf_collective *coll;
     int n_ranks;
     const char *data_text;          /* borrowed */
     char (*lines)[PERF_LINE_BYTES]; /* [n_ranks], owned: who and where the ranks are */

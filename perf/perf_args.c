@@ -204,6 +204,8 @@ static const struct option_row options[] = {
     { 't', "nthreads", "N", KIND_INT, MEMBER(n_threads), 1, 256, NULL,
       "threads that compute in each rank (DSCOMM_THREADS)", NULL },
     { 'o', "op", "OP", KIND_OTHER, 0, 0, 0, "sum avg max min all", "operation (sum)", parse_op },
+    { 'r', "root", "RANK", KIND_INT, MEMBER(root), 0, 65534, NULL,
+      "rank that sends in broadcast_perf (0)", NULL },
     { 'd', "datatype", "TYPE", KIND_OTHER, 0, 0, 0,
       "float half bfloat16 all (also fp32 fp16 bf16)", "data type (float)", parse_dtype },
     { 'J', "output_file", "FILE", KIND_TEXT, MEMBER(json_path), 0, 0, "a file name",

@@ -141,18 +141,21 @@ static float code_value(enum probe_kind kind, size_t i)
 
 /* A sum of equal values that are powers of two has a code of two bits, E2M1's, if so many are
  * added. */
-static bool sums_to_a_code(const struct perf_row *row, int n_ranks)
+static bool sums_to_a_code(const struct perf_row *row, const struct perf_rank *pr)
 {
-    while (n_ranks % 2 == 0 && n_ranks > 0)
-        n_ranks /= 2;
-    return n_ranks == 1 || n_ranks == 3 || row->op != DSCOMM_SUM;
+    int n = pr->n_ranks;
+
+    while (n % 2 == 0 && n > 0)
+        n /= 2;
+    return n == 1 || n == 3 || !pr->coll->reduces || row->op != DSCOMM_SUM;
 }
 
-static void make_probe(struct probe *probe, enum probe_kind kind, const struct perf_row *row,
-                       int n_ranks)
+static void make_probe(struct probe *probe, enum probe_kind kind, const struct perf_rank *pr,
+                       const struct perf_row *row)
 {
-    const int half = n_ranks <= 256 ? 256 / n_ranks : 0;
-    const float factor = row->op == DSCOMM_SUM ? (float)n_ranks : 1.0f;
+    const int half = pr->n_ranks <= 256 ? 256 / pr->n_ranks : 0;
+    const bool is_sum = pr->coll->reduces && row->op == DSCOMM_SUM;
+    const float factor = is_sum ? (float)pr->n_ranks : 1.0f;
     const char *const spec = dscomm_codec_spec(row->codec);
 
     probe->period = kind == PROBE_SMALL ? (size_t)(2 * half + 1) : PROBE_PERIOD;
@@ -166,6 +169,7 @@ static void make_probe(struct probe *probe, enum probe_kind kind, const struct p
     }
 }
 
+/* Of one part of the output. */
 static int64_t count_wrong(const struct probe *probe, const struct perf_row *row, const void *out)
 {
     const size_t elem_bytes = perf_dtype_bytes(row->dtype);
@@ -188,20 +192,27 @@ dscomm_status_t perf_check_probe(const struct perf_rank *pr, const struct perf_r
                                  bool in_place, int64_t *n_wrong)
 {
     const enum probe_kind kind = find_codec(row->codec)->probe;
-    uint8_t *const send = in_place ? pr->recv : pr->send;
+    const size_t part_bytes = row->count * perf_dtype_bytes(row->dtype);
+    uint8_t *send, *recv;
     struct probe probe;
+    int64_t n_bad = 0;
 
     /* Options such as ,hadamard: what they make of the probe's values is not exact. */
     if (kind == PROBE_NONE || !sends_probe(row->codec, kind) ||
         (kind != PROBE_SPARSE && kind != PROBE_POWERS &&
          strchr(dscomm_codec_spec(row->codec), ',') != NULL) ||
-        (kind == PROBE_POWERS && !sums_to_a_code(row, pr->n_ranks)))
+        (kind == PROBE_POWERS && !sums_to_a_code(row, pr)))
         return DSCOMM_OK;
-    make_probe(&probe, kind, row, pr->n_ranks);
-    perf_repeat(send, row->count, probe.values, probe.period, perf_dtype_bytes(row->dtype));
-    PERF_TRY(pr->coll->call(pr, row, send, pr->recv));
+    make_probe(&probe, kind, pr, row);
+    perf_place(pr, row, in_place, &send, &recv);
+    /* from every share's start: blocks begin there */
+    for (size_t at = 0; at < perf_send_count(pr, row); at += row->count)
+        perf_repeat(send + at * perf_dtype_bytes(row->dtype), row->count, probe.values,
+                    probe.period, perf_dtype_bytes(row->dtype));
+    PERF_TRY(pr->coll->call(pr, row, send, recv));
 
-    const int64_t n_bad = count_wrong(&probe, row, pr->recv);
+    for (int i = 0; i < perf_n_parts(pr); i++)
+        n_bad += count_wrong(&probe, row, recv + (size_t)i * part_bytes);
     if (n_bad > 0 && pr->rank == 0)
         (void)fprintf(stderr, "%s: %lld of %zu elements of the exact probe are wrong\n",
                       pr->args->program, (long long)n_bad, row->count);
@@ -226,19 +237,22 @@ struct sums {
     int64_t n_outside; /* elements beyond the rounding bound */
 };
 
-static void compare(struct sums *sums, const struct perf_inputs *in, const void *out, size_t count)
+/* A part of the output against the inputs' elements from `first` on. */
+static void compare(struct sums *sums, const struct perf_inputs *in, size_t first, const void *out,
+                    size_t count)
 {
-    for (size_t i = 0, k = 0; i < count; i++) {
+    double typical2 = 0.0;
+
+    for (size_t i = 0, k = first % in->n_elems; i < count; i++) {
         const double err = perf_load(in->dtype, out, i) - in->want[k];
 
         sums->err2 += err * err;
         sums->want2 += in->want[k] * in->want[k];
-        sums->typical2 += in->typical[k];
-        sums->n_outside += !(fabs(err) <= rounding_bound(in->mag[k], in->n_ranks)); /* NaN counts */
+        typical2 += in->typical[k];
+        sums->n_outside += !(fabs(err) <= rounding_bound(in->mag[k], in->n_summed)); /* NaN too */
         k = k + 1 < in->n_elems ? k + 1 : 0;
     }
-    if (in->op == DSCOMM_SUM)
-        sums->typical2 *= in->n_ranks;
+    sums->typical2 += in->op == DSCOMM_SUM ? typical2 * in->n_summed : typical2;
 }
 
 /*
@@ -257,10 +271,16 @@ void perf_check_output(const struct perf_rank *pr, const struct perf_row *row, c
     const double codec_err = find_codec(row->codec)->max_err;
     const double dtype_err = dtype_max_err[row->dtype];
     const double limit = codec_err > dtype_err ? codec_err : dtype_err;
+    const size_t part_bytes = row->count * perf_dtype_bytes(row->dtype);
     struct sums sums = { 0 };
 
-    perf_inputs_expect(row->in, call);
-    compare(&sums, row->in, out, row->count);
+    for (int i = 0; i < perf_n_parts(pr); i++) {
+        const struct perf_part part = perf_part(pr, row, i);
+
+        perf_inputs_expect(row->in, call, part.rank);
+        compare(&sums, row->in, part.first, (const uint8_t *)out + (size_t)i * part_bytes,
+                row->count);
+    }
     *err_out = relative_error(&sums);
     const bool ok = limit == 0.0 ? sums.n_outside == 0 : *err_out <= limit;
     if (ok)

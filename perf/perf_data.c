@@ -336,16 +336,19 @@ static double combine(dscomm_op_t op, double a, double b)
     return a + b;
 }
 
-void perf_inputs_expect(struct perf_inputs *in, uint64_t call)
+void perf_inputs_expect(struct perf_inputs *in, uint64_t call, int rank)
 {
-    for (int rank = 0; rank < in->n_ranks; rank++) {
-        const uint8_t *const set = set_of(in, rank, call);
+    const int first = rank == PERF_ALL_RANKS ? 0 : rank;
+
+    in->n_summed = rank == PERF_ALL_RANKS ? in->n_ranks : 1;
+    for (int k = 0; k < in->n_summed; k++) {
+        const uint8_t *const set = set_of(in, first + k, call);
 
         for (size_t i = 0; i < in->n_elems; i++) {
             const double v = perf_load(in->dtype, set, i);
 
-            in->want[i] = rank == 0 ? v : combine(in->op, in->want[i], v);
-            in->mag[i] = rank == 0 ? fabs(v) : in->mag[i] + fabs(v);
+            in->want[i] = k == 0 ? v : combine(in->op, in->want[i], v);
+            in->mag[i] = k == 0 ? fabs(v) : in->mag[i] + fabs(v);
         }
     }
     for (size_t i = 0; in->op == DSCOMM_AVG && i < in->n_elems; i++) {

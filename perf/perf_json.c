@@ -112,13 +112,15 @@ static void add_result(cJSON *list, const struct perf_report *report,
     static const char *const names[2] = { "out_of_place", "in_place" };
     static const char *const per_iter[2] = { "out_of_place_per_iter", "in_place_per_iter" };
     cJSON *const object = cJSON_CreateObject();
+    char root[16];
 
     cJSON_AddItemToArray(list, object);
     cJSON_AddNumberToObject(object, "size", (double)result->bytes);
     cJSON_AddNumberToObject(object, "count", (double)result->count);
     cJSON_AddStringToObject(object, "type", perf_dtype_name(result->dtype));
-    cJSON_AddStringToObject(object, "redop", perf_op_name(result->op));
-    cJSON_AddStringToObject(object, "root", "-1");
+    cJSON_AddStringToObject(object, "redop", perf_redop_name(report->coll, result->op));
+    (void)snprintf(root, sizeof(root), "%d", perf_root(report->coll, report->args));
+    cJSON_AddStringToObject(object, "root", root);
     cJSON_AddStringToObject(object, "codec", result->codec);
     cJSON_AddNumberToObject(object, "feedback", result->feedback);
     cJSON_AddNumberToObject(object, "wire_bytes", result->wire_bytes);

@@ -44,21 +44,23 @@ static dscomm_status_t wire_total(const struct perf_rank *pr, uint64_t *bytes_ou
 static dscomm_status_t one_call(struct perf_rank *pr, const struct perf_row *row, bool in_place,
                                 struct tally *tally)
 {
-    uint8_t *const send = in_place ? pr->recv : pr->send;
+    uint8_t *send, *recv;
     uint64_t before, after;
 
     tally->call = pr->n_calls++;
-    perf_inputs_fill(row->in, send, row->count, tally->call);
+    perf_place(pr, row, in_place, &send, &recv);
+    perf_inputs_fill(row->in, send, perf_send_count(pr, row), tally->call);
     PERF_TRY(perf_barrier(pr));
     PERF_TRY(wire_total(pr, &before));
 
     const uint64_t start_ns = perf_now_ns();
-    PERF_TRY(pr->coll->call(pr, row, send, pr->recv));
+    PERF_TRY(pr->coll->call(pr, row, send, recv));
     const uint64_t took_ns = perf_now_ns() - start_ns;
 
     PERF_TRY(wire_total(pr, &after));
     if (pr->args->check)
-        tally->hash = perf_hash(tally->hash, pr->recv, row->count * perf_dtype_bytes(row->dtype));
+        tally->hash =
+            perf_hash(tally->hash, recv, perf_recv_count(pr, row) * perf_dtype_bytes(row->dtype));
     if (tally->is_timed) {
         tally->times_us[tally->i] = (float)took_ns * 1e-3f;
         tally->wire_bytes += after - before;
@@ -110,7 +112,7 @@ static dscomm_status_t summarize(const struct perf_rank *pr, const struct perf_r
     place->p99_us = sorted[(n * 99 + 99) / 100 - 1];
     free(sorted);
 
-    const double bytes = (double)(row->count * perf_dtype_bytes(row->dtype));
+    const double bytes = (double)perf_row_bytes(pr, row);
     place->alg_gbps = place->mean_us > 0.0 ? bytes / (place->mean_us * 1e3) : 0.0;
     place->bus_gbps = place->alg_gbps * pr->coll->bus_factor(pr->n_ranks);
     return DSCOMM_OK;
@@ -121,6 +123,8 @@ static dscomm_status_t check_equal(const struct perf_rank *pr, const struct perf
 {
     bool equal;
 
+    if (pr->coll->sends_shares) /* ranks get different elements */
+        return DSCOMM_OK;
     PERF_TRY(perf_all_equal(pr, hash, &equal));
     if (equal)
         return DSCOMM_OK;
@@ -153,7 +157,10 @@ static dscomm_status_t measure_with(struct perf_rank *pr, const struct perf_row 
     PERF_TRY(all_calls(pr, row, in_place, tally));
     if (pr->args->check) {
         PERF_TRY(check_equal(pr, row, tally->hash, &place->n_wrong));
-        perf_check_output(pr, row, pr->recv, tally->call, &place->err, &place->n_wrong);
+        uint8_t *send, *recv;
+
+        perf_place(pr, row, in_place, &send, &recv);
+        perf_check_output(pr, row, recv, tally->call, &place->err, &place->n_wrong);
         PERF_TRY(share_wrong(pr, place));
     }
     PERF_TRY(perf_max_f32(pr, tally->times_us, (size_t)pr->args->n_iters));
@@ -189,12 +196,14 @@ static dscomm_status_t describe(const struct perf_rank *pr, const struct perf_ro
 {
     const dscomm_plan_t *plan = NULL;
 
-    *result = (struct perf_result){ .bytes = row->count * perf_dtype_bytes(row->dtype),
+    *result = (struct perf_result){ .bytes = perf_row_bytes(pr, row),
                                     .count = row->count,
                                     .dtype = row->dtype,
                                     .op = row->op,
                                     .feedback = row->feedback != NULL };
     copy_text(result->codec, sizeof(result->codec), dscomm_codec_spec(row->codec));
+    if (!pr->coll->reduces || pr->coll->sends_shares)
+        return DSCOMM_OK; /* plans can be asked for of an allreduce only */
     PERF_TRY(dscomm_plan_create(pr->comm, row->count, row->dtype, row->op, row->codec,
                                 row->feedback != NULL, &plan));
     copy_text(result->plan, sizeof(result->plan), dscomm_plan_explain(plan));
@@ -214,7 +223,8 @@ static dscomm_status_t run_row(struct perf_rank *pr, const struct perf_row *row)
     PERF_TRY(perf_sum_u64(pr, wire_bytes, &total));
     result.wire_bytes = (double)total / (2.0 * pr->args->n_iters * pr->n_ranks);
     if (result.wire_bytes > 0.0)
-        result.ratio = (double)result.bytes * pr->coll->bus_factor(pr->n_ranks) / result.wire_bytes;
+        result.ratio =
+            (double)result.bytes * pr->coll->sent_factor(pr->n_ranks) / result.wire_bytes;
     return pr->report != NULL ? perf_report_row(pr->report, &result) : DSCOMM_OK;
 }
 
@@ -228,7 +238,7 @@ static dscomm_status_t run_size(struct perf_rank *pr, struct perf_row *row)
     (void)snprintf(pr->doing, sizeof(pr->doing), "codec %s, %zu elements",
                    dscomm_codec_spec(row->codec), row->count);
     if (pr->args->feedback && takes_feedback(row->op))
-        PERF_TRY(dscomm_feedback_create(row->count, NULL, &row->feedback));
+        PERF_TRY(dscomm_feedback_create(perf_send_count(pr, row), NULL, &row->feedback));
     const dscomm_status_t st = run_row(pr, row);
     dscomm_feedback_destroy(row->feedback);
     row->feedback = NULL;
@@ -240,7 +250,7 @@ static dscomm_status_t run_sizes(struct perf_rank *pr, struct perf_row *row)
     size_t bytes = pr->args->min_bytes;
 
     do {
-        row->count = bytes / perf_dtype_bytes(row->dtype);
+        row->count = perf_row_count(pr, row->dtype, bytes);
         PERF_TRY(run_size(pr, row));
     } while (perf_next_size(pr->args, &bytes));
     return DSCOMM_OK;
@@ -316,9 +326,11 @@ static dscomm_status_t open_report(struct perf_rank *pr, struct perf_report *rep
         free(lines);
         return st;
     }
-    *report = (struct perf_report){
-        .args = pr->args, .n_ranks = pr->n_ranks, .data_text = pr->source->text, .lines = lines
-    };
+    *report = (struct perf_report){ .args = pr->args,
+                                    .coll = pr->coll,
+                                    .n_ranks = pr->n_ranks,
+                                    .data_text = pr->source->text,
+                                    .lines = lines };
     pr->report = report;
     perf_report_header(report);
     return DSCOMM_OK;

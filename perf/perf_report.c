@@ -118,7 +118,7 @@ static void print_plan(struct perf_report *report, const struct perf_result *res
 {
     const size_t n = strcspn(result->plan, " ") + 1;
 
-    if (strncmp(result->plan, report->plan_shown, n) == 0)
+    if (result->plan[0] == '\0' || strncmp(result->plan, report->plan_shown, n) == 0)
         return;
     printf("# plan %s\n", result->plan);
     memcpy(report->plan_shown, result->plan, sizeof(report->plan_shown));
@@ -137,7 +137,8 @@ dscomm_status_t perf_report_row(struct perf_report *report, const struct perf_re
 
     print_plan(report, result);
     printf("%12zu  %12zu  %8s  %6s  %4d", result->bytes, result->count,
-           perf_dtype_name(result->dtype), perf_op_name(result->op), -1);
+           perf_dtype_name(result->dtype), perf_redop_name(report->coll, result->op),
+           perf_root(report->coll, report->args));
     for (int place = 0; place < 2; place++)
         print_place(&result->places[place], report->args->per_iter);
     printf("  %12.0f", result->wire_bytes);
@@ -187,7 +188,7 @@ static void print_summary_row(const struct perf_report *report, const struct per
     const struct perf_result *const none = find_none(report, result);
 
     printf("# %-16s  %8s  %6s  %12.1f", result->codec, perf_dtype_name(result->dtype),
-           perf_op_name(result->op), result->places[0].mean_us);
+           perf_redop_name(report->coll, result->op), result->places[0].mean_us);
     if (none != NULL && result->places[0].mean_us > 0.0)
         printf("  %8.2f", none->places[0].mean_us / result->places[0].mean_us);
     else

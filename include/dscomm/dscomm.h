@@ -81,11 +81,13 @@ typedef struct {
     const char *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM */
     int preserve_input;    /* 1: an in-place call that fails restores its input; costs a copy */
     unsigned seed;         /* of stochastic rounding, equal on all ranks; 0: DSCOMM_SEED */
+    /* In groups, smaller allreduces use "none"; equal on all ranks; 0: none is too small. */
+    size_t min_bytes;
 } dscomm_comm_config_t;
 
-#define DSCOMM_COMM_CONFIG_INIT                                 \
-    {                                                           \
-        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0, 0 \
+#define DSCOMM_COMM_CONFIG_INIT                                    \
+    {                                                              \
+        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0, 0, 0 \
     }
 
 /**
@@ -129,6 +131,24 @@ DSCOMM_API dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscom
  */
 DSCOMM_API dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
                                                        dscomm_comm_t **comm_out);
+
+/**
+ * Split a communicator: ranks that pass the same color join a new one, ordered by key, then by
+ * rank. Collective on comm, in the order of its calls. The new one is independent: it has
+ * connections of its own, a failure of either leaves the other alone, and each is destroyed by
+ * itself.
+ *
+ * @param color    0 or more; negative: this rank joins none and gets NULL.
+ * @param key      Any.
+ * @param config   Borrowed for the call; NULL: the settings of comm.
+ * @param comm_out Owned by the caller; untouched on error.
+ *
+ * @return as dscomm_comm_create(), and as dscomm_allreduce_compressed() on comm
+ *         DSCOMM_ERR_BAD_STATE  comm failed before, or the thread has a group open
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
+                                             const dscomm_comm_config_t *config,
+                                             dscomm_comm_t **comm_out);
 
 /** Leaves and frees. Waits for queued calls. NULL is allowed. Not while a call runs on it. */
 DSCOMM_API void dscomm_comm_destroy(dscomm_comm_t *comm);
@@ -214,7 +234,122 @@ DSCOMM_API dscomm_status_t dscomm_allreduce_compressed(const void *send, void *r
                                                        dscomm_stream_t *stream);
 
 /**
- * Make (or find) the plan of a shape before its first call. Collective: all ranks, same order.
+ * Reduce-scatter: the first half of an allreduce. Rank k gets elements [k*recv_count,
+ * (k+1)*recv_count) of the sum. The others' values of them are compressed, its own is not, nor is
+ * the result. An all-gather with the same codec completes it: for float32 and DSCOMM_SUM, and a
+ * recv_count that is a multiple of 256, both give the bits of a two-shot allreduce of recv_count x
+ * n_ranks elements on up to 32 ranks (fp16 scales sums to keep them in range, so it may differ at
+ * the ends of that).
+ *
+ * @param send       [n_ranks * recv_count] elements of dtype.
+ * @param recv       [recv_count] elements of dtype; in place it is send + rank * recv_count.
+ * @param recv_count Elements per rank; any, also 0.
+ * @param op         As in dscomm_allreduce_compressed().
+ * @param feedback   Of n_ranks * recv_count elements, used by this collective alone; NULL for none.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *
+ * Numerics: the same on every run, for any chunk size, thread count and transport. nonfinite_elems
+ *           counts the rank's own share. Where an output is not finite its run of 256 elements
+ * (from the share's start) keeps the residual it had, on every rank. Threads, memory: as
+ * dscomm_allreduce_compressed().
+ */
+DSCOMM_API dscomm_status_t dscomm_reduce_scatter_compressed(
+    const void *send, void *recv, size_t recv_count, dscomm_dtype_t dtype, dscomm_op_t op,
+    const dscomm_codec_t *codec, dscomm_feedback_t *feedback, dscomm_comm_t *comm,
+    dscomm_stream_t *stream);
+
+/**
+ * All-gather: every rank's vector, one behind the other, on every rank. Each is encoded once; its
+ * sender decodes it too, so all ranks get identical bits. With a top-k codec all but what a rank
+ * sends is 0, as in an allreduce.
+ *
+ * @param send       [send_count] elements of dtype; in place it is recv + rank * send_count.
+ * @param recv       [n_ranks * send_count] elements of dtype.
+ * @param send_count Elements per rank; any, also 0.
+ * @param feedback   Of send_count elements, used by this collective alone; NULL for none.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *
+ * Numerics, threads, memory: as dscomm_allreduce_compressed().
+ */
+DSCOMM_API dscomm_status_t dscomm_all_gather_compressed(const void *send, void *recv,
+                                                        size_t send_count, dscomm_dtype_t dtype,
+                                                        const dscomm_codec_t *codec,
+                                                        dscomm_feedback_t *feedback,
+                                                        dscomm_comm_t *comm,
+                                                        dscomm_stream_t *stream);
+
+/**
+ * Broadcast of the root's vector. The root encodes it once, the bytes are forwarded unchanged, and
+ * the root decodes them too: all ranks get identical bits. There is no feedback.
+ *
+ * @param send [count] elements of dtype on the root, may equal recv; elsewhere ignored.
+ * @param recv [count] elements of dtype.
+ * @param root  Rank, the same on all ranks.
+ * @param codec As in dscomm_allreduce_compressed(), but for top-k, which leaves values out and is
+ *              refused with DSCOMM_ERR_INVALID.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *
+ * Numerics, threads, memory: as dscomm_allreduce_compressed().
+ */
+DSCOMM_API dscomm_status_t dscomm_broadcast(const void *send, void *recv, size_t count,
+                                            dscomm_dtype_t dtype, int root,
+                                            const dscomm_codec_t *codec, dscomm_comm_t *comm,
+                                            dscomm_stream_t *stream);
+
+/**
+ * All-to-all with equal counts: rank r gets elements [r*count, (r+1)*count) of every rank's vector,
+ * in rank order. Its own share is rounded to the data type and not encoded.
+ *
+ * @param send     [n_ranks * count] elements of dtype.
+ * @param recv     [n_ranks * count] elements of dtype; may equal send.
+ * @param count    Elements for each rank; any, also 0.
+ * @param codec    As in dscomm_allreduce_compressed(), but for top-k, which leaves values out and
+ * is refused with DSCOMM_ERR_INVALID.
+ * @param feedback Of n_ranks * count elements: what was lost on the way to a rank is added to what
+ *                 it is sent next. NULL for none.
+ *
+ * @return as dscomm_allreduce_compressed()
+ *
+ * Numerics: the same on every run. An element whose decoded value is not finite keeps the residual
+ *           it had. nonfinite_elems counts what a rank got.
+ * Threads, memory: as dscomm_allreduce_compressed().
+ */
+DSCOMM_API dscomm_status_t dscomm_all_to_all_compressed(
+    const void *send, void *recv, size_t count, dscomm_dtype_t dtype, const dscomm_codec_t *codec,
+    dscomm_feedback_t *feedback, dscomm_comm_t *comm, dscomm_stream_t *stream);
+
+/**
+ * Between start and end, collectives of this thread are checked and kept; end runs them. Allreduces
+ * of at most 1 MiB that agree in dtype, op, codec, feedback or not, and its beta, are packed and
+ * run as one call: many small vectors cost one message per peer in place of many. The others run by
+ * themselves, as do those of codecs that round stochastically (",sr") or work on segments of 65536
+ * elements (nvfp4, topk). Each vector begins a block of the codec of its own. A vector is exempt
+ * from the codec when its call passes "none", or when it is smaller than the config's min_bytes.
+ *
+ * Vectors and feedback objects of a group must be different ones; all stay the calls' until end
+ * (with a stream, until that is synchronized), and all calls of a communicator use the same stream.
+ * Groups nest: the outermost end counts. Communicators run one after the other, in the order of
+ * first use.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_BAD_STATE  end without start
+ *         the first error of the calls, as dscomm_allreduce_compressed(): those after it on the
+ * same communicator did not run. Of packed calls, inputs and residuals are as they were.
+ *
+ * Numerics: as of one call on the packed vector; the same on all ranks. Ranks must make the same
+ *           calls in the same order.
+ * Threads:  a group is the thread's own.
+ * Memory:   of packed calls the communicator keeps a copy, at most 16 MiB at a time and twice that
+ * in float32 for residuals.
+ */
+DSCOMM_API dscomm_status_t dscomm_group_start(void);
+DSCOMM_API dscomm_status_t dscomm_group_end(void);
+
+/**
+ * Make (or find) the plan of an allreduce before its first call. Collective: all ranks, same order.
  *
  * @param with_feedback 1 if calls will pass a feedback object.
  * @param plan_out      Borrowed until the communicator is destroyed.

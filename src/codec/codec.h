@@ -85,7 +85,7 @@ struct dsc_codec {
     bool stochastic;     /* codes depend on the message's draw; not for use with feedback */
     uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
     double e0;           /* nominal relative L2 error of one encode */
-    bool sums_only;      /* no max or min: what is not sent is 0 */
+    bool sums_only;      /* no max or min, no broadcast: what is not sent is 0 */
 
     /* Top-k alone: the codec of the values, and how many of a segment are kept. */
     const struct dsc_codec *values;

@@ -1,72 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A collective call from its arguments to its end: check everything before touching anything, wait
- * for its turn on the communicator, run the plan, and on an error tell the peers and undo.
+ * A collective call from its checked arguments to its end: wait for its turn on the communicator,
+ * run the plan, and on an error tell the peers and undo. The public collectives are at the end.
  */
 #include "comm/comm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- arguments ---- */
-
-/* Chunks of a larger vector would not fit their 32-bit sizes. */
-#define COUNT_MAX ((size_t)1 << 44)
-
-static struct dsc_shape make_shape(size_t count, dscomm_dtype_t dtype, dscomm_op_t op,
-                                   const dscomm_codec_t *codec, bool feedback)
-{
-    return (struct dsc_shape){ count, dtype, op, codec != NULL ? codec : dscomm_codec("none"),
-                               feedback };
-}
-
-static dscomm_status_t check_shape(const struct dsc_shape *s)
-{
-    if (dsc_dtype_bytes(s->dtype) == 0)
-        return dsc_fail(DSCOMM_ERR_INVALID, "dtype %d, must be 0 (fp32), 1 (fp16) or 2 (bf16)",
-                        (int)s->dtype);
-    if ((unsigned)s->op > DSCOMM_MIN)
-        return dsc_fail(DSCOMM_ERR_INVALID, "op %d, must be 0 (sum), 1 (avg), 2 (max) or 3 (min)",
-                        (int)s->op);
-    if (s->count > COUNT_MAX)
-        return dsc_fail(DSCOMM_ERR_INVALID, "count %zu, at most %zu", s->count, COUNT_MAX);
-    if (s->feedback && s->op != DSCOMM_SUM && s->op != DSCOMM_AVG)
-        return dsc_fail(DSCOMM_ERR_INVALID, "op %s has no error feedback; pass NULL",
-                        dsc_op_name(s->op));
-    if (s->codec->sums_only && s->op != DSCOMM_SUM && s->op != DSCOMM_AVG)
-        return dsc_fail(DSCOMM_ERR_INVALID, "op %s with codec %s, which takes sum and avg alone",
-                        dsc_op_name(s->op), s->codec->spec);
-    if (s->feedback && s->codec->stochastic)
-        return dsc_fail(DSCOMM_ERR_INVALID,
-                        "codec %s with a feedback object: feedback already takes care of the mean, "
-                        "and stochastic rounding would only leave more behind; leave out ,sr or "
-                        "pass NULL",
-                        s->codec->spec);
-    return DSCOMM_OK;
-}
-
-static dscomm_status_t check_memory(const struct dsc_call_args *a)
-{
-    const size_t count = a->shape.count, elem = dsc_dtype_bytes(a->shape.dtype);
-    const uintptr_t send = (uintptr_t)a->send, recv = (uintptr_t)a->recv;
-
-    if (a->feedback != NULL && dscomm_feedback_count(a->feedback) != count)
-        return dsc_fail(DSCOMM_ERR_INVALID, "feedback object of %zu elements for a call of %zu",
-                        dscomm_feedback_count(a->feedback), count);
-    if (count == 0)
-        return DSCOMM_OK;
-    if (a->send == NULL || a->recv == NULL)
-        return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", a->send == NULL ? "send" : "recv");
-    if (send % elem != 0 || recv % elem != 0)
-        return dsc_fail(DSCOMM_ERR_INVALID, "%s %p is not aligned to its %zu-byte elements",
-                        send % elem != 0 ? "send" : "recv",
-                        send % elem != 0 ? a->send : (const void *)a->recv, elem);
-    if (send != recv && send < recv + count * elem && recv < send + count * elem)
-        return dsc_fail(DSCOMM_ERR_INVALID, "send %p and recv %p overlap; pass the same or apart",
-                        a->send, (const void *)a->recv);
-    return DSCOMM_OK;
-}
 
 dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm)
 {
@@ -181,59 +122,63 @@ dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_en
 /* ---- running ---- */
 
 /* preserve_input: an in-place call that fails gives its input back. */
-static dscomm_status_t save_input(struct dscomm_comm *comm, const struct dsc_call_args *a)
+static dscomm_status_t save_input(struct dscomm_comm *comm, const struct dsc_overlap *input)
 {
-    const size_t bytes = a->shape.count * dsc_dtype_bytes(a->shape.dtype);
-
-    if (!comm->preserve_input || a->send != a->recv || bytes == 0)
+    if (!comm->config.preserve_input || input->bytes == 0)
         return DSCOMM_OK;
-    if (comm->saved_bytes < bytes) { /* once per largest shape */
+    if (comm->saved_bytes < input->bytes) { /* once per largest shape */
         dsc_free(comm->saved_input);
-        comm->saved_input = dsc_calloc(DSC_MEM_COMM, 1, bytes);
-        comm->saved_bytes = comm->saved_input == NULL ? 0 : bytes;
+        comm->saved_input = dsc_calloc(DSC_MEM_COMM, 1, input->bytes);
+        comm->saved_bytes = comm->saved_input == NULL ? 0 : input->bytes;
         if (comm->saved_input == NULL)
-            return dsc_fail(DSCOMM_ERR_NO_MEMORY, "copy of %zu input bytes", bytes);
+            return dsc_fail(DSCOMM_ERR_NO_MEMORY, "copy of %zu input bytes", input->bytes);
     }
-    memcpy(comm->saved_input, a->send, bytes);
+    memcpy(comm->saved_input, input->memory, input->bytes);
     return DSCOMM_OK;
 }
 
-static void undo(struct dscomm_comm *comm, const struct dsc_call_args *a)
+static void undo(struct dscomm_comm *comm, const struct dsc_call_args *a,
+                 const struct dsc_overlap *input)
 {
-    const size_t bytes = a->shape.count * dsc_dtype_bytes(a->shape.dtype);
-
-    if (comm->preserve_input && a->send == a->recv && bytes > 0)
-        memcpy(a->recv, comm->saved_input, bytes);
+    if (comm->config.preserve_input && input->bytes > 0)
+        memcpy(input->memory, comm->saved_input, input->bytes);
     if (a->feedback != NULL)
         dsc_feedback_abandon(a->feedback);
 }
 
+dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
+                                 struct dsc_call *call)
+{
+    int bad_rank = -1;
+    dscomm_status_t st;
+
+    call->draw = (struct dsc_draw){ comm->config.seed, comm->sequence, (uint32_t)comm->rank, 0 };
+    st = dsc_exec_call(entry->run, call, comm->sequence, &bad_rank);
+    if (st < 0)
+        return dsc_comm_fail(comm, entry, st, bad_rank);
+    comm->sequence++;
+    return DSCOMM_OK;
+}
+
 static dscomm_status_t run_plan(struct dscomm_comm *comm, const struct dsc_call_args *a)
 {
-    struct dsc_call call = { .send = a->send,
-                             .recv = a->recv,
-                             .feedback = a->feedback != NULL,
-                             .draw = { comm->seed, comm->sequence, (uint32_t)comm->rank, 0 } };
+    const struct dsc_overlap input = dsc_call_overlap(comm, a);
+    struct dsc_call call = { .send = a->send, .recv = a->recv, .feedback = a->feedback != NULL };
     struct dsc_plan_entry *entry = NULL;
     dscomm_status_t st;
-    int bad_rank = -1;
 
     DSC_TRY(dsc_comm_plan(comm, &a->shape, &entry));
-    st = save_input(comm, a);
+    st = save_input(comm, &input);
     if (st < 0)
         return dsc_comm_fail(comm, entry, st, -1);
     if (a->feedback != NULL)
         dsc_feedback_begin(a->feedback, &call.residual);
-    st = dsc_exec_call(entry->run, &call, comm->sequence, &bad_rank);
-    if (st < 0) {
-        st = dsc_comm_fail(comm, entry, st, bad_rank);
-        undo(comm, a);
-        return st;
-    }
-    if (a->feedback != NULL)
+    st = dsc_comm_execute(comm, entry, &call);
+    if (st < 0)
+        undo(comm, a, &input);
+    else if (a->feedback != NULL)
         dsc_feedback_finish(a->feedback, dsc_exec_wrote_residual(entry->run));
-    comm->sequence++;
-    return DSCOMM_OK;
+    return st;
 }
 
 dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
@@ -247,15 +192,31 @@ dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
     start = dsc_now_ns();
     st = dsc_comm_check(comm);
     if (st == DSCOMM_OK)
-        st = run_plan(comm, args);
+        st = args->batch != NULL ? dsc_batch_run(comm, args) : run_plan(comm, args);
     if (st == DSCOMM_OK)
         atomic_fetch_add_explicit(&comm->calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->call_ns, dsc_now_ns() - start, memory_order_relaxed);
+    if (args->batch != NULL)
+        dsc_batch_give(args->batch);
     dsc_turns_end(&comm->turns, ticket);
     return st;
 }
 
 /* ---- public ---- */
+
+/* Checks a call and runs it, queues it, or keeps it for the end of its group. */
+static dscomm_status_t issue(struct dscomm_comm *comm, dscomm_stream_t *stream,
+                             const struct dsc_call_args *args)
+{
+    DSC_TRY(dsc_comm_check(comm));
+    DSC_TRY(dsc_shape_check(comm, &args->shape));
+    DSC_TRY(dsc_call_check(comm, args));
+    if (dsc_group_is_open())
+        return dsc_group_add(comm, stream, args);
+    if (stream != NULL)
+        return dsc_stream_add(stream, comm, dsc_turns_take(&comm->turns), args);
+    return dsc_comm_run(comm, dsc_turns_take(&comm->turns), args);
+}
 
 dscomm_status_t dscomm_allreduce_compressed(const void *send, void *recv, size_t count,
                                             dscomm_dtype_t dtype, dscomm_op_t op,
@@ -265,23 +226,79 @@ dscomm_status_t dscomm_allreduce_compressed(const void *send, void *recv, size_t
 {
     const struct dsc_call_args args = { .send = send,
                                         .recv = recv,
-                                        .shape =
-                                            make_shape(count, dtype, op, codec, feedback != NULL),
+                                        .shape = dsc_shape_make(DSC_ALLREDUCE, count, dtype, op,
+                                                                codec, feedback != NULL),
                                         .feedback = feedback };
 
-    DSC_TRY(dsc_comm_check(comm));
-    DSC_TRY(check_shape(&args.shape));
-    DSC_TRY(check_memory(&args));
-    if (stream != NULL)
-        return dsc_stream_add(stream, comm, dsc_turns_take(&comm->turns), &args);
-    return dsc_comm_run(comm, dsc_turns_take(&comm->turns), &args);
+    return issue(comm, stream, &args);
+}
+
+dscomm_status_t dscomm_reduce_scatter_compressed(const void *send, void *recv, size_t recv_count,
+                                                 dscomm_dtype_t dtype, dscomm_op_t op,
+                                                 const dscomm_codec_t *codec,
+                                                 dscomm_feedback_t *feedback, dscomm_comm_t *comm,
+                                                 dscomm_stream_t *stream)
+{
+    const struct dsc_call_args args = { .send = send,
+                                        .recv = recv,
+                                        .shape = dsc_shape_make(DSC_REDUCE_SCATTER, recv_count,
+                                                                dtype, op, codec, feedback != NULL),
+                                        .feedback = feedback };
+
+    return issue(comm, stream, &args);
+}
+
+dscomm_status_t dscomm_all_gather_compressed(const void *send, void *recv, size_t send_count,
+                                             dscomm_dtype_t dtype, const dscomm_codec_t *codec,
+                                             dscomm_feedback_t *feedback, dscomm_comm_t *comm,
+                                             dscomm_stream_t *stream)
+{
+    const struct dsc_call_args args = { .send = send,
+                                        .recv = recv,
+                                        .shape =
+                                            dsc_shape_make(DSC_ALL_GATHER, send_count, dtype,
+                                                           DSCOMM_SUM, codec, feedback != NULL),
+                                        .feedback = feedback };
+
+    return issue(comm, stream, &args);
+}
+
+dscomm_status_t dscomm_broadcast(const void *send, void *recv, size_t count, dscomm_dtype_t dtype,
+                                 int root, const dscomm_codec_t *codec, dscomm_comm_t *comm,
+                                 dscomm_stream_t *stream)
+{
+    struct dsc_call_args args = { .send = send,
+                                  .recv = recv,
+                                  .shape = dsc_shape_make(DSC_BROADCAST, count, dtype, DSCOMM_SUM,
+                                                          codec, false) };
+
+    args.shape.root = root;
+    if (comm != NULL && comm->rank != root) /* not looked at */
+        args.send = recv;
+    return issue(comm, stream, &args);
+}
+
+dscomm_status_t dscomm_all_to_all_compressed(const void *send, void *recv, size_t count,
+                                             dscomm_dtype_t dtype, const dscomm_codec_t *codec,
+                                             dscomm_feedback_t *feedback, dscomm_comm_t *comm,
+                                             dscomm_stream_t *stream)
+{
+    const struct dsc_call_args args = {
+        .send = send,
+        .recv = recv,
+        .shape = dsc_shape_make(DSC_ALL_TO_ALL, count, dtype, DSCOMM_SUM, codec, feedback != NULL),
+        .feedback = feedback
+    };
+
+    return issue(comm, stream, &args);
 }
 
 dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count, dscomm_dtype_t dtype,
                                    dscomm_op_t op, const dscomm_codec_t *codec, int with_feedback,
                                    const dscomm_plan_t **plan_out)
 {
-    const struct dsc_shape shape = make_shape(count, dtype, op, codec, with_feedback != 0);
+    const struct dsc_shape shape =
+        dsc_shape_make(DSC_ALLREDUCE, count, dtype, op, codec, with_feedback != 0);
     struct dsc_plan_entry *entry = NULL;
     dscomm_status_t st;
     uint32_t ticket;
@@ -289,7 +306,7 @@ dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count, dscomm_dty
     if (plan_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "plan_out is NULL");
     DSC_TRY(dsc_comm_check(comm));
-    DSC_TRY(check_shape(&shape));
+    DSC_TRY(dsc_shape_check(comm, &shape));
     dsc_log_set_rank(comm->rank, comm->n_ranks);
     ticket = dsc_turns_take(&comm->turns);
     dsc_turns_wait(&comm->turns, ticket);

@@ -90,15 +90,32 @@ static dscomm_status_t read_settings(const dscomm_comm_config_t *config, struct 
     return DSCOMM_OK;
 }
 
+dscomm_status_t dsc_comm_check_config(const dscomm_comm_config_t *config)
+{
+    dscomm_comm_config_t copy;
+
+    DSC_TRY(copy_config(config, &copy));
+    return check_config(&copy);
+}
+
+void dsc_comm_config_of(const struct dscomm_comm *comm, dscomm_comm_config_t *config_out)
+{
+    *config_out = comm->config;
+    config_out->struct_bytes = sizeof(*config_out);
+    config_out->transport = comm->transport;
+    config_out->algorithm = dsc_algorithm_name(comm->algorithm);
+}
+
 /* What must be equal on all ranks, compared at rendezvous. */
 static void settings_text(const struct settings *s, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu window=%llu socket_nsocks=%llu "
-             "crc=%llu transport=%s seed=%u",
+             "crc=%llu transport=%s seed=%u min_bytes=%zu",
              s->config.chunk_bytes, s->config.algorithm, (unsigned long long)s->env->oneshot_bytes,
              (unsigned long long)s->env->window, (unsigned long long)s->env->socket_nsocks,
-             (unsigned long long)s->env->crc, s->config.transport, s->config.seed);
+             (unsigned long long)s->env->crc, s->config.transport, s->config.seed,
+             s->config.min_bytes);
 }
 
 static bool share_cpus(const struct dsc_peer_info *a, const struct dsc_peer_info *b)
@@ -179,11 +196,10 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     dsc_log_set_rank(rank, n_ranks);
     comm->n_ranks = n_ranks;
     comm->rank = rank;
-    comm->timeout_ms = s->config.timeout_ms;
+    comm->config = s->config;
+    snprintf(comm->transport, sizeof(comm->transport), "%s", s->config.transport);
     comm->chunk_elems = s->config.chunk_bytes / sizeof(float);
     comm->oneshot_bytes = (size_t)s->env->oneshot_bytes;
-    comm->seed = s->config.seed;
-    comm->preserve_input = s->config.preserve_input != 0;
     dsc_algorithm_find(s->config.algorithm, &comm->algorithm);
     settings_text(s, text, sizeof(text));
     st = dsc_bootstrap_join(id, &params, &boot);
@@ -234,10 +250,13 @@ void dscomm_comm_destroy(dscomm_comm_t *comm)
 {
     if (comm == NULL)
         return;
+    dsc_group_forget(comm);
     dsc_turns_drain(&comm->turns); /* queued calls */
     dsc_comm_drop_plans(comm);
     dsc_exec_destroy(comm->exec);
     dsc_net_destroy(comm->net);
+    dsc_batches_destroy(comm);
+    dsc_free(comm->group.calls.args);
     dsc_free(comm->groups);
     dsc_free(comm->saved_input);
     dsc_free(comm);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of a communicator. comm.c makes and ends it, collectives.c checks and runs calls, plans.c
- * keeps plans by shape, mismatch.c says what ranks disagree on, stream.c is the ordered queue.
+ * Inside of a communicator. comm.c makes and ends it, arguments.c checks calls, collectives.c runs
+ * them, plans.c keeps plans by shape, mismatch.c says what ranks disagree on, stream.c is the
+ * ordered queue.
  */
 #ifndef DSC_COMM_H
 #define DSC_COMM_H
@@ -13,19 +14,51 @@
 
 /* What a plan is looked up by. */
 struct dsc_shape {
-    size_t count;
+    enum dsc_collective collective;
+    int root;     /* of a broadcast, else 0 */
+    size_t count; /* as the caller gives it: of a share, where there are shares */
     dscomm_dtype_t dtype;
     dscomm_op_t op;
     const struct dsc_codec *codec;
     bool feedback;
+    int n_tensors;  /* fused in it; 0: a call by itself */
+    uint64_t sizes; /* hash of their counts */
 };
 
-/* A collective's arguments, checked. */
+/* A collective's arguments. */
 struct dsc_call_args {
     const void *send;
     void *recv;
     struct dsc_shape shape;
     dscomm_feedback_t *feedback;
+    struct dsc_batch *batch; /* calls that run as one, in place of send, recv and feedback */
+    bool is_taken;           /* in a group: is in a batch */
+};
+
+struct dsc_calls {
+    struct dsc_call_args *args;
+    size_t n, capacity;
+};
+
+/* Calls that were fused. Taken by who issues calls; the call that runs it gives it back. */
+struct dsc_batch {
+    struct dsc_batch *next;
+    struct dsc_calls calls;
+    _Atomic bool is_busy;
+};
+
+/* Calls of an open group on one communicator. */
+struct dsc_group {
+    struct dsc_calls calls;
+    dscomm_stream_t *stream; /* of all of them */
+    struct dscomm_comm *next;
+};
+
+/* Where fused vectors are packed: one batch at a time. */
+struct dsc_pack {
+    uint8_t *data;
+    float *residual; /* [2][residual_elems]: read, written */
+    size_t data_bytes, residual_elems;
 };
 
 struct dsc_plan_entry {
@@ -40,32 +73,60 @@ struct dscomm_comm {
     int n_ranks, rank;
     struct dsc_net *net;
     struct dsc_exec *exec;
-    int timeout_ms;
+    dscomm_comm_config_t config; /* as the communicator was made, all members set */
+    char transport[16];          /* config.transport */
     size_t chunk_elems;
     size_t oneshot_bytes;
     enum dsc_algorithm algorithm; /* DSC_ALG_AUTO: by size */
-    bool preserve_input;
-    int *groups; /* [n_tiers][n_ranks] or NULL for flat */
+    int *groups;                  /* [n_tiers][n_ranks] or NULL for flat */
     int n_tiers;
     const struct dsc_codec *tier_codecs[DSC_MAX_TIERS]; /* NULL: the call's */
     struct dsc_plan_entry plans[DSC_MAX_PLANS];
     int n_plans;
     struct dsc_plan_entry *last; /* used last, looked at first */
+    struct dsc_group group;
+    struct dsc_batch *batches;
+    struct dsc_pack pack;
     void *saved_input;
     size_t saved_bytes;
     uint32_t sequence; /* of the next call on the wire */
-    uint32_t seed;     /* of stochastic rounding */
     struct dsc_turns turns;
     _Atomic uint64_t calls, call_ns, plans_made;
     _Atomic int failed; /* dscomm_status_t of the first error */
     char error_text[DSC_ERROR_TEXT_MAX];
 };
 
+/* ---- comm.c ---- */
+
+dscomm_status_t dsc_comm_check_config(const dscomm_comm_config_t *config);
+/* The config that makes a communicator with the same settings; borrowed from comm. */
+void dsc_comm_config_of(const struct dscomm_comm *comm, dscomm_comm_config_t *config_out);
+
+/* ---- arguments.c ---- */
+
+/* The shape with codec NULL replaced by `none`. */
+struct dsc_shape dsc_shape_make(enum dsc_collective collective, size_t count, dscomm_dtype_t dtype,
+                                dscomm_op_t op, const dscomm_codec_t *codec, bool feedback);
+dscomm_status_t dsc_shape_check(const struct dscomm_comm *comm, const struct dsc_shape *shape);
+/* Pointers and the feedback object; the shape was checked. */
+dscomm_status_t dsc_call_check(const struct dscomm_comm *comm, const struct dsc_call_args *args);
+/* What an in-place call overwrites of its input; 0 bytes if it is not in place. */
+struct dsc_overlap {
+    void *memory;
+    size_t bytes;
+};
+struct dsc_overlap dsc_call_overlap(const struct dscomm_comm *comm,
+                                    const struct dsc_call_args *args);
+
 /* ---- collectives.c ---- */
 
 /* Waits for the ticket's turn, runs the call, lets the next one go. */
 dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
                              const struct dsc_call_args *args);
+/* A call's plan is there and its memory is ready: runs it, with its draw; an error has been told to
+ * the peers. */
+dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
+                                 struct dsc_call *call);
 /* DSCOMM_ERR_BAD_STATE once the communicator has failed. */
 dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm);
 /*
@@ -76,8 +137,37 @@ dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm);
 dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_entry *entry,
                               dscomm_status_t st, int bad_rank);
 
+/* ---- group.c ---- */
+
+/* True if calls of this thread are to be kept for the end of its group. */
+bool dsc_group_is_open(void);
+/* The arguments were checked. */
+dscomm_status_t dsc_group_add(struct dscomm_comm *comm, dscomm_stream_t *stream,
+                              const struct dsc_call_args *args);
+/* Drops the communicator's kept calls. */
+void dsc_group_forget(struct dscomm_comm *comm);
+/* False: out of memory. */
+bool dsc_calls_append(struct dsc_calls *calls, const struct dsc_call_args *args);
+
+/* ---- batch.c ---- */
+
+/* Whether calls with such an object can be fused, and with each other. NULL allowed. */
+bool dsc_batch_takes(const dscomm_feedback_t *feedback);
+bool dsc_batch_agrees(const dscomm_feedback_t *a, const dscomm_feedback_t *b);
+/* An empty batch; NULL: out of memory. */
+struct dsc_batch *dsc_batch_take(struct dscomm_comm *comm);
+void dsc_batch_give(struct dsc_batch *batch);
+/* The call that a filled batch is. */
+struct dsc_call_args dsc_batch_args(struct dsc_batch *batch);
+/* In the call's turn. */
+dscomm_status_t dsc_batch_run(struct dscomm_comm *comm, const struct dsc_call_args *args);
+void dsc_batches_destroy(struct dscomm_comm *comm);
+
 /* ---- plans.c ---- */
 
+/* What a plan's parameters take from the shape alone. */
+struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
+                                        const struct dsc_shape *shape);
 /*
  * Finds or makes; making is collective. An error has been told to the peers, unless all plans are
  * held by the caller: that is so on all ranks, and the communicator stays usable.

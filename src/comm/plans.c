@@ -14,16 +14,22 @@
 
 static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
 {
-    return a->count == b->count && a->dtype == b->dtype && a->op == b->op && a->codec == b->codec &&
-           a->feedback == b->feedback;
+    return a->collective == b->collective && a->root == b->root && a->count == b->count &&
+           a->dtype == b->dtype && a->op == b->op && a->codec == b->codec &&
+           a->feedback == b->feedback && a->n_tensors == b->n_tensors && a->sizes == b->sizes;
 }
 
-static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm, size_t count)
+static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm,
+                                           enum dsc_collective collective, size_t count)
 {
     if (comm->n_ranks == 1)
         return DSC_ALG_LOCAL;
-    if (count == 0)
+    if (count == 0) /* every rank hears from every other, so that a count that differs is noticed */
         return DSC_ALG_ONE_SHOT;
+    if (collective == DSC_BROADCAST || collective == DSC_ALL_TO_ALL)
+        return DSC_ALG_DIRECT;
+    if (collective != DSC_ALLREDUCE)
+        return DSC_ALG_TWO_SHOT;
     if (comm->algorithm != DSC_ALG_AUTO)
         return comm->algorithm;
     return count <= comm->oneshot_bytes / sizeof(float) ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
@@ -57,21 +63,42 @@ static size_t choose_chunk(const struct dscomm_comm *comm, const struct dsc_plan
     return widest_message(params, most) > message_max + MESSAGE_SLACK ? most / 2 : most;
 }
 
-static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
-                            const struct dsc_shape *shape)
+struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
+                                        const struct dsc_shape *shape)
 {
-    struct dsc_plan_params params = { .n_ranks = comm->n_ranks,
+    const struct dsc_collective_traits *const traits = dsc_collective_traits(shape->collective);
+    struct dsc_plan_params params = { .collective = shape->collective,
+                                      .n_ranks = comm->n_ranks,
                                       .rank = comm->rank,
+                                      .root = shape->root,
                                       .count = shape->count,
                                       .dtype = shape->dtype,
                                       .op = shape->op,
                                       .feedback = shape->feedback,
-                                      .algorithm = choose_algorithm(comm, shape->count),
-                                      .n_tiers = comm->groups == NULL ? 1 : comm->n_tiers,
-                                      .groups = comm->groups };
+                                      .n_tensors = shape->n_tensors,
+                                      .sizes = shape->sizes,
+                                      .n_tiers = 1 };
 
-    for (int t = 0; t < params.n_tiers; t++)
-        params.codecs[t] = comm->tier_codecs[t] != NULL ? comm->tier_codecs[t] : shape->codec;
+    if (traits->sends_shares || traits->recvs_shares)
+        params.count *= (size_t)comm->n_ranks;
+    for (int t = 0; t < DSC_MAX_TIERS; t++)
+        params.codecs[t] = shape->codec;
+    return params;
+}
+
+static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
+                            const struct dsc_shape *shape)
+{
+    struct dsc_plan_params params = dsc_shape_params(comm, shape);
+
+    params.algorithm = choose_algorithm(comm, shape->collective, params.count);
+    if (shape->collective == DSC_ALLREDUCE && comm->groups != NULL) {
+        params.n_tiers = comm->n_tiers;
+        params.groups = comm->groups;
+        for (int t = 0; t < params.n_tiers; t++)
+            if (comm->tier_codecs[t] != NULL)
+                params.codecs[t] = comm->tier_codecs[t];
+    }
     params.chunk_elems = choose_chunk(comm, &params);
     entry->shape = *shape;
     DSC_TRY(dsc_plan_build(&params, &entry->plan));

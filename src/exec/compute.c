@@ -4,7 +4,8 @@
  *     x = v + beta*r;  y = x, or x/A at the final encode of AVG;  D = decode(encode(y))
  *     a sender keeps r' = x - D
  *     the final owner keeps r' = x - A*o, o = D rounded to the output type
- * An element whose A*o is not finite keeps the r it had before the call, on every rank.
+ * An element whose A*o is not finite keeps the r it had before the call, on every rank. In
+ * reduce-scatter alone, where only the owner sees o, that goes for 256 elements together.
  */
 #include "exec/compute_internal.h"
 
@@ -34,6 +35,15 @@ static struct dsc_tiles split_scratch(const struct dsc_compute *ctx, float *scra
     };
 }
 
+/*
+ * Whether a sender leaves r where its own D is not finite: with one vector there is nothing to
+ * restore from later, and in an all-to-all nobody says later what was not finite.
+ */
+static bool keeps_old(const struct dscomm_plan *plan, const struct dsc_call *call)
+{
+    return call->residual.in == call->residual.out || plan->params.collective == DSC_ALL_TO_ALL;
+}
+
 /* `none` leaves a residual alone that is known to be zero: else -0 would become +0. */
 void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
                        const struct dsc_call *call, float *partial, uint8_t *gather)
@@ -45,8 +55,7 @@ void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
     ctx->gather = gather;
     ctx->ranks = plan->params.op == DSCOMM_AVG ? (float)plan->params.n_ranks : 1.0f;
     ctx->stream = plan->params.count >= DSC_STREAM_BYTES / sizeof(float) ? DSC_STREAM : 0;
-    ctx->residual_flags =
-        ctx->stream | (call->residual.in == call->residual.out ? DSC_KEEP_OLD : 0);
+    ctx->residual_flags = ctx->stream | (keeps_old(plan, call) ? DSC_KEEP_OLD : 0);
     for (int t = 0; t < plan->params.n_tiers; t++)
         ctx->idle[t] =
             !call->feedback || (call->residual.known_zero && plan->params.codecs[t]->is_none);
@@ -66,8 +75,11 @@ size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
     const struct dsc_tiles t = split_scratch(ctx, scratch);
 
     switch (op->kind) {
-    case DSC_OP_LOCAL:
-        return dsc_compute_local(ctx, op, &t);
+    case DSC_OP_RESULT:
+        return dsc_compute_result(ctx, op, msgs, out, &t);
+    case DSC_OP_RESTORE:
+        dsc_restore_marked(ctx, op->start, msgs[0], op->n);
+        return 0;
     case DSC_OP_SEND:
     case DSC_OP_ENCODE:
         return dsc_compute_send(ctx, op, out, &t);

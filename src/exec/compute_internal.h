@@ -20,6 +20,17 @@ struct dsc_tiles {
 
 /* ---- compute_vectors.c: the caller's vectors, whatever their types ---- */
 
+/* Where element `at` of the plan's vector is in `send` and in the residual, and in `recv`. */
+static inline size_t dsc_send_index(const struct dsc_compute *ctx, size_t at)
+{
+    return at - ctx->plan->send_base;
+}
+
+static inline size_t dsc_recv_index(const struct dsc_compute *ctx, size_t at)
+{
+    return at - ctx->plan->recv_base;
+}
+
 /* Own value of elements [first, first + n) of the op's span: as it lies, or loaded into `tile`. */
 const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *op, size_t first,
                            size_t n, float *tile);
@@ -33,6 +44,12 @@ const float *dsc_load_residual(const struct dsc_compute *ctx, const void *vector
 void dsc_store_residual(const struct dsc_compute *ctx, size_t at, const float *fresh, size_t n);
 /* Elements whose A*o is not finite get back the r from before the call. */
 void dsc_restore_residual(const struct dsc_compute *ctx, size_t at, const float *o, size_t n);
+/* Sets the marks (see dsc_mark_bytes()) of elements [first, first + n) of a message; first is a
+ * multiple of DSC_MARK_ELEMS. */
+void dsc_mark_nonfinite(const struct dsc_compute *ctx, uint8_t *marks, size_t first, const float *o,
+                        size_t n);
+/* Marked elements of the n from `at` on get back the r from before the call. */
+void dsc_restore_marked(const struct dsc_compute *ctx, size_t at, const uint8_t *marks, size_t n);
 /* x and o are known: r' = x - A*o, or the old r where A*o is not finite (n_bad elements). */
 void dsc_keep_owner_residual(const struct dsc_compute *ctx, size_t at, const float *x,
                              const float *o, const float *old, size_t n, size_t n_bad,
@@ -71,7 +88,8 @@ size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op
                           const uint8_t *const *msgs, const struct dsc_tiles *t);
 size_t dsc_compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op,
                        const uint8_t *const *msgs, const struct dsc_tiles *t);
-size_t dsc_compute_local(const struct dsc_compute *ctx, const struct dsc_op *op,
-                         const struct dsc_tiles *t);
+/* marks: NULL, or where those of the span go. */
+size_t dsc_compute_result(const struct dsc_compute *ctx, const struct dsc_op *op,
+                          const uint8_t *const *msgs, uint8_t *marks, const struct dsc_tiles *t);
 
 #endif

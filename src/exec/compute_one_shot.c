@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One-shot: every rank has every rank's message and sums them all. One rank alone: nothing is sent.
+ * One-shot: every rank has every rank's message and sums them all.
  */
 #include "exec/compute_internal.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Message of the k-th rank: received, or kept in the gather buffer. */
 static struct dsc_msg rank_message(const struct dsc_compute *ctx, const struct dsc_op *op,
@@ -70,32 +69,6 @@ size_t dsc_compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op,
         add_owner_residual(ctx, op, at, t->value, o, n, t);
         if (bad > 0)
             dsc_restore_residual(ctx, at, o, n);
-        n_bad += bad;
-    }
-    return n_bad;
-}
-
-size_t dsc_compute_local(const struct dsc_compute *ctx, const struct dsc_op *op,
-                         const struct dsc_tiles *t)
-{
-    const struct dsc_kernels *k = ctx->k;
-    size_t n_bad = 0;
-
-    for (size_t i = 0; i < op->n; i += t->elems) {
-        const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
-        const float *v = dsc_own_value(ctx, op, i, n, t->value), *old = NULL, *o;
-        size_t bad;
-
-        if (!ctx->idle[op->tier]) {
-            old = dsc_load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
-            k->axpy(t->value, v, old, ctx->call->residual.beta, n);
-        } else if (v != t->value) {
-            memcpy(t->value, v, n * sizeof(float));
-        }
-        o = dsc_store_output(ctx, at, t->value, n, t->decoded);
-        bad = k->count_nonfinite(o, ctx->ranks, n);
-        if (old != NULL)
-            dsc_keep_owner_residual(ctx, at, t->value, o, old, n, bad, t);
         n_bad += bad;
     }
     return n_bad;

@@ -12,7 +12,7 @@ static struct dsc_msg own_message(const struct dsc_compute *ctx, const struct ds
 {
     struct dsc_msg msg = { out, op->n, op->exponent, ctx->call->draw };
 
-    msg.draw.first = op->start;
+    msg.draw.first = dsc_send_index(ctx, op->start);
     return msg;
 }
 
@@ -49,7 +49,7 @@ static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc
         const size_t n = dsc_min_size(step, op->n - i), at = op->start + i;
         const float *v = dsc_own_value(ctx, op, i, n, t->value);
         const float *old = dsc_load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
-        float *fresh = direct ? (float *)r->out + at : t->fresh;
+        float *fresh = direct ? (float *)r->out + dsc_send_index(ctx, at) : t->fresh;
 
         codec->ops->encode_feedback(codec, msg, i, n, v, old, r->beta, fresh,
                                     direct ? ctx->residual_flags
@@ -95,12 +95,13 @@ static bool final_owner_is_sender(const struct dsc_compute *ctx, const struct ds
 
 /* A receiver's step where D is the output: elements [first, first + n) of the message. */
 static size_t decode_float32(const struct dsc_compute *ctx, const struct dsc_codec *codec,
-                             const struct dsc_msg *msg, size_t first, size_t n, size_t at)
+                             const struct dsc_msg *msg, size_t first, size_t n, size_t at,
+                             bool restores)
 {
-    float *const o = (float *)ctx->call->recv + at;
+    float *const o = (float *)ctx->call->recv + dsc_recv_index(ctx, at);
     const size_t n_bad = dsc_codec_decode_output(codec, msg, first, n, o, ctx->ranks, ctx->stream);
 
-    if (n_bad > 0)
+    if (n_bad > 0 && restores)
         dsc_restore_residual(ctx, at, o, n);
     return n_bad;
 }
@@ -116,13 +117,28 @@ static size_t compute_final_fused(const struct dsc_compute *ctx, const struct ds
 
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
+        const size_t k = dsc_send_index(ctx, at);
 
         dsc_sum_tile(ctx, op, msgs, i, n, t);
-        codec->ops->encode_feedback(codec, msg, i, n, t->value, (const float *)r->in + at, r->beta,
-                                    (float *)r->out + at, ctx->residual_flags);
-        n_bad += decode_float32(ctx, codec, msg, i, n, at);
+        codec->ops->encode_feedback(codec, msg, i, n, t->value, (const float *)r->in + k, r->beta,
+                                    (float *)r->out + k, ctx->residual_flags);
+        n_bad += decode_float32(ctx, codec, msg, i, n, at, true);
     }
     return n_bad;
+}
+
+/* The sum in t->value becomes x = sum + beta*r. Returns r; NULL: it is left alone. */
+static const float *add_residual(const struct dsc_compute *ctx, const struct dsc_op *op, size_t at,
+                                 size_t n, const struct dsc_tiles *t)
+{
+    const struct dsc_residual *r = &ctx->call->residual;
+    const float *old;
+
+    if (ctx->idle[op->tier])
+        return NULL;
+    old = dsc_load_residual(ctx, r->in, at, n, t->residual);
+    ctx->k->axpy(t->value, t->value, old, r->beta, n);
+    return old;
 }
 
 size_t dsc_compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
@@ -138,14 +154,11 @@ size_t dsc_compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
         float *d = dsc_decoded_at(ctx, at, t);
-        const float *old = NULL, *y, *o;
+        const float *old, *y, *o;
         size_t bad;
 
         dsc_sum_tile(ctx, op, msgs, i, n, t);
-        if (!ctx->idle[op->tier]) {
-            old = dsc_load_residual(ctx, ctx->call->residual.in, at, n, t->residual);
-            k->axpy(t->value, t->value, old, ctx->call->residual.beta, n);
-        }
+        old = add_residual(ctx, op, at, n, t);
         y = dsc_divided(ctx, n, t);
         codec->ops->encode(codec, &msg, i, n, y, d);
         o = dsc_output_of(ctx, at, d, n, t);
@@ -157,6 +170,33 @@ size_t dsc_compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
     return n_bad;
 }
 
+size_t dsc_compute_result(const struct dsc_compute *ctx, const struct dsc_op *op,
+                          const uint8_t *const *msgs, uint8_t *marks, const struct dsc_tiles *t)
+{
+    size_t n_bad = 0;
+
+    if (marks != NULL)
+        memset(marks, 0, op->msg_bytes);
+    for (size_t i = 0; i < op->n; i += t->elems) {
+        const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
+        const float *old, *o;
+        size_t bad;
+
+        dsc_sum_tile(ctx, op, msgs, i, n, t);
+        old = add_residual(ctx, op, at, n, t);
+        o = dsc_store_output(ctx, at, dsc_divided(ctx, n, t), n, t->decoded);
+        bad = ctx->k->count_nonfinite(o, ctx->ranks, n);
+        if (old != NULL)
+            dsc_keep_owner_residual(ctx, at, t->value, o, old, n, bad, t);
+        if (bad > 0 && marks != NULL)
+            dsc_mark_nonfinite(ctx, marks, i, o, n);
+        n_bad += bad;
+    }
+    if (n_bad > 0 && marks != NULL)
+        dsc_restore_marked(ctx, op->start, marks, op->n);
+    return n_bad;
+}
+
 size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op,
                           const uint8_t *const *msgs, const struct dsc_tiles *t)
 {
@@ -164,10 +204,12 @@ size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op
     const struct dsc_msg msg = { .bytes = (uint8_t *)msgs[0],
                                  .n = op->n,
                                  .exponent = op->exponent };
+    /* elsewhere what a rank receives is not what it had a part in */
+    const bool restores = ctx->plan->params.collective == DSC_ALLREDUCE;
     size_t n_bad = 0;
 
     if (ctx->plan->params.dtype == DSCOMM_FLOAT32)
-        return decode_float32(ctx, codec, &msg, 0, op->n, op->start);
+        return decode_float32(ctx, codec, &msg, 0, op->n, op->start, restores);
     for (size_t i = 0; i < op->n; i += t->elems) {
         const size_t n = dsc_min_size(t->elems, op->n - i), at = op->start + i;
         const float *o;
@@ -176,7 +218,7 @@ size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op
         codec->ops->decode(codec, &msg, i, n, t->decoded, 0);
         o = dsc_output_of(ctx, at, t->decoded, n, t);
         bad = ctx->k->count_nonfinite(o, ctx->ranks, n);
-        if (bad > 0)
+        if (bad > 0 && restores)
             dsc_restore_residual(ctx, at, o, n);
         n_bad += bad;
     }

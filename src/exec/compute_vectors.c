@@ -19,7 +19,7 @@ const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *o
 
     if (op->own_partial != DSC_NO_BUFFER)
         return ctx->partial + op->own_partial + first;
-    input += (op->start + first) * dsc_dtype_bytes(dtype);
+    input += dsc_send_index(ctx, op->start + first) * dsc_dtype_bytes(dtype);
     if (dtype == DSCOMM_FLOAT32)
         return (const float *)(const void *)input;
     dsc_dtype_load(dtype, tile, input, n);
@@ -29,13 +29,14 @@ const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *o
 const float *dsc_load_residual(const struct dsc_compute *ctx, const void *vector, size_t at,
                                size_t n, float *tile)
 {
+    at = dsc_send_index(ctx, at);
     if (ctx->call->residual.type == DSCOMM_RESIDUAL_FP32)
         return (const float *)vector + at;
     ctx->k->bf16_load(tile, (const uint16_t *)vector + at, n);
     return tile;
 }
 
-/* Element `at` stays as it was before the call. */
+/* Element `at` of the residual stays as it was before the call. */
 static void keep_old(const struct dsc_residual *r, size_t at)
 {
     if (r->type == DSCOMM_RESIDUAL_FP32)
@@ -48,6 +49,7 @@ void dsc_store_residual(const struct dsc_compute *ctx, size_t at, const float *f
 {
     const struct dsc_residual *r = &ctx->call->residual;
 
+    at = dsc_send_index(ctx, at);
     if (r->type == DSCOMM_RESIDUAL_FP32) {
         for (size_t i = 0; i < n; i++)
             if (isfinite(fresh[i]))
@@ -70,14 +72,36 @@ void dsc_restore_residual(const struct dsc_compute *ctx, size_t at, const float 
         return;
     for (size_t i = 0; i < n; i++)
         if (!isfinite(o[i] * ctx->ranks))
-            keep_old(r, at + i);
+            keep_old(r, dsc_send_index(ctx, at + i));
+}
+
+void dsc_mark_nonfinite(const struct dsc_compute *ctx, uint8_t *marks, size_t first, const float *o,
+                        size_t n)
+{
+    for (size_t i = 0; i < n; i += DSC_MARK_ELEMS) {
+        const size_t unit = (first + i) / DSC_MARK_ELEMS;
+
+        if (ctx->k->count_nonfinite(o + i, ctx->ranks, dsc_min_size(DSC_MARK_ELEMS, n - i)) > 0)
+            marks[unit / 8] |= (uint8_t)(1u << unit % 8);
+    }
+}
+
+void dsc_restore_marked(const struct dsc_compute *ctx, size_t at, const uint8_t *marks, size_t n)
+{
+    const struct dsc_residual *r = &ctx->call->residual;
+
+    if (!ctx->call->feedback || r->in == r->out)
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (marks[i / DSC_MARK_ELEMS / 8] >> i / DSC_MARK_ELEMS % 8 & 1)
+            keep_old(r, dsc_send_index(ctx, at + i));
 }
 
 const float *dsc_store_output(const struct dsc_compute *ctx, size_t at, const float *src, size_t n,
                               float *tile)
 {
     const dscomm_dtype_t dtype = ctx->plan->params.dtype;
-    uint8_t *out = (uint8_t *)ctx->call->recv + at * dsc_dtype_bytes(dtype);
+    uint8_t *out = (uint8_t *)ctx->call->recv + dsc_recv_index(ctx, at) * dsc_dtype_bytes(dtype);
 
     dsc_dtype_store(dtype, out, src, n);
     if (dtype == DSCOMM_FLOAT32)
@@ -92,7 +116,7 @@ void dsc_keep_owner_residual(const struct dsc_compute *ctx, size_t at, const flo
 {
     const struct dsc_residual *r = &ctx->call->residual;
     const bool direct = r->type == DSCOMM_RESIDUAL_FP32 && r->in != r->out && n_bad == 0;
-    float *fresh = direct ? (float *)r->out + at : t->fresh;
+    float *fresh = direct ? (float *)r->out + dsc_send_index(ctx, at) : t->fresh;
 
     ctx->k->residual(fresh, x, o, ctx->ranks, n);
     if (direct)
@@ -105,7 +129,9 @@ void dsc_keep_owner_residual(const struct dsc_compute *ctx, size_t at, const flo
 
 float *dsc_decoded_at(const struct dsc_compute *ctx, size_t at, const struct dsc_tiles *t)
 {
-    return ctx->plan->params.dtype == DSCOMM_FLOAT32 ? (float *)ctx->call->recv + at : t->decoded;
+    return ctx->plan->params.dtype == DSCOMM_FLOAT32
+               ? (float *)ctx->call->recv + dsc_recv_index(ctx, at)
+               : t->decoded;
 }
 
 const float *dsc_output_of(const struct dsc_compute *ctx, size_t at, const float *d, size_t n,

@@ -102,7 +102,7 @@ dscomm_status_t dsc_exec_prepare(struct dsc_exec *exec, const struct dscomm_plan
         return dsc_fail(DSCOMM_ERR_LIMIT,
                         "count %zu needs messages of %zu bytes, connections have %zu; set "
                         "DSCOMM_CHUNK_BYTES to at least %zu on all ranks",
-                        plan->params.count, plan->max_msg_bytes, exec->params.slot_bytes,
+                        dsc_plan_share(&plan->params), plan->max_msg_bytes, exec->params.slot_bytes,
                         plan->max_msg_bytes);
     if (2 * (size_t)plan->n_staging > MAX_LOOK_AHEAD)
         return dsc_fail(DSCOMM_ERR_LIMIT, "plan needs %u staging buffers, at most %d",

@@ -252,9 +252,9 @@ static bool deps_done(const struct dsc_exec_run *run, const struct dsc_op *op)
 
 /*
  * Where the op's message lies already, byte for byte: in the input, which nobody writes before the
- * message is out, in place neither: its sum comes back from who has received it. NULL: nowhere (not
- * looked into where it is not finite, as a NaN is sent in one form only), or the transport would
- * copy it anyway, which workers do better.
+ * message is out, in place neither: its sum comes back from who has received it (but not so in an
+ * all-to-all). NULL: nowhere (not looked into where it is not finite, as a NaN is sent in one form
+ * only), or the transport would copy it anyway, which workers do better.
  */
 static const uint8_t *message_in_input(const struct dsc_exec_run *run, const struct dsc_op *op)
 {
@@ -264,9 +264,12 @@ static const uint8_t *message_in_input(const struct dsc_exec_run *run, const str
         plan->params.dtype != DSCOMM_FLOAT32 || !plan->params.codecs[op->tier]->is_none ||
         !run->compute.idle[op->tier] || op->msg_bytes != op->n * sizeof(float))
         return NULL;
-    if (!run->conns[plan->sends[op->first_send].conn]->ops->reads_once)
+    if (!run->conns[plan->sends[op->first_send].conn]->ops->reads_once ||
+        (plan->params.collective == DSC_ALL_TO_ALL &&
+         run->compute.call->send == run->compute.call->recv))
         return NULL;
-    const float *const input = (const float *)run->compute.call->send + op->start;
+    const float *const input =
+        (const float *)run->compute.call->send + (op->start - plan->send_base);
 
     return run->compute.k->count_nonfinite(input, 1.0f, op->n) == 0 ? (const uint8_t *)input : NULL;
 }

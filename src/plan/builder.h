@@ -55,5 +55,7 @@ bool dsc_grow(void **array, size_t used, size_t more, size_t elem_bytes);
 /* The algorithms. */
 dscomm_status_t dsc_build_two_shot(struct dsc_builder *b);
 dscomm_status_t dsc_build_one_shot(struct dsc_builder *b);
+dscomm_status_t dsc_build_broadcast(struct dsc_builder *b);
+dscomm_status_t dsc_build_all_to_all(struct dsc_builder *b);
 
 #endif

@@ -188,6 +188,33 @@ static bool join_wide(struct dsc_tree *tree, struct node *nodes, int n_nodes, in
     return join(tree, nodes, n_rows, tier, 2 * tier + 1, out);
 }
 
+/* ---- shares ---- */
+
+/* Every rank owns its share and is a member of all: one exchange, whatever the number of ranks. */
+static bool build_shares(const struct dsc_plan_params *params, struct dsc_tree *tree)
+{
+    const int n = params->n_ranks;
+    const size_t share = dsc_plan_share(params);
+
+    tree->stages = dsc_calloc(DSC_MEM_PLAN, (size_t)n, sizeof(*tree->stages));
+    tree->members = dsc_calloc(DSC_MEM_PLAN, (size_t)n, sizeof(*tree->members));
+    tree->finals = dsc_calloc(DSC_MEM_PLAN, (size_t)n, sizeof(*tree->finals));
+    if (tree->stages == NULL || tree->members == NULL || tree->finals == NULL)
+        return false;
+    for (int r = 0; r < n; r++) {
+        const size_t start = (size_t)r * share;
+
+        tree->members[r] = (struct dsc_member){ .rank = r, .weight = 1, .below = -1 };
+        tree->stages[r] = (struct dsc_stage){
+            .start = start, .end = start + share, .owner = r, .level = 1, .n_members = n
+        };
+        tree->finals[r] = r;
+    }
+    tree->n_stages = tree->n_members = tree->n_finals = n;
+    tree->n_joins = 1;
+    return true;
+}
+
 /* ---- the whole tree ---- */
 
 static bool make_leaves(const struct dsc_plan_params *params, struct node *nodes)
@@ -267,14 +294,13 @@ static bool take_finals(struct dsc_tree *tree, const struct node *root)
     return true;
 }
 
-dscomm_status_t dsc_tree_build(const struct dsc_plan_params *params, struct dsc_tree *tree_out)
+/* False: out of memory. */
+static bool build_groups(const struct dsc_plan_params *params, struct dsc_tree *tree_out)
 {
     struct node *nodes, *scratch;
     int n_nodes = params->n_ranks;
     bool ok;
 
-    memset(tree_out, 0, sizeof(*tree_out));
-    DSC_TRY(check_groups(params));
     nodes = dsc_calloc(DSC_MEM_PLAN, (size_t)n_nodes, sizeof(*nodes));
     scratch = dsc_calloc(DSC_MEM_PLAN, (size_t)n_nodes, sizeof(*scratch));
     ok = nodes != NULL && scratch != NULL && make_leaves(params, nodes);
@@ -287,7 +313,15 @@ dscomm_status_t dsc_tree_build(const struct dsc_plan_params *params, struct dsc_
         free_pieces(scratch, params->n_ranks);
     dsc_free(nodes);
     dsc_free(scratch);
-    if (ok)
+    return ok;
+}
+
+dscomm_status_t dsc_tree_build(const struct dsc_plan_params *params, struct dsc_tree *tree_out)
+{
+    memset(tree_out, 0, sizeof(*tree_out));
+    DSC_TRY(check_groups(params));
+    if (params->collective == DSC_ALLREDUCE ? build_groups(params, tree_out)
+                                            : build_shares(params, tree_out))
         return DSCOMM_OK;
     dsc_tree_fini(tree_out);
     return dsc_fail(DSCOMM_ERR_NO_MEMORY, "plan of %d ranks", params->n_ranks);

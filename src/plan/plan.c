@@ -38,6 +38,59 @@ bool dsc_grow(void **array, size_t used, size_t more, size_t elem_bytes)
     return true;
 }
 
+/* ---- the caller's vectors ---- */
+
+static const struct dsc_collective_traits collectives[] = {
+    [DSC_ALLREDUCE] = { "allreduce", false, false, true },
+    [DSC_REDUCE_SCATTER] = { "reduce_scatter", true, false, true },
+    [DSC_ALL_GATHER] = { "all_gather", false, true, true },
+    [DSC_BROADCAST] = { "broadcast", false, false, false },
+    [DSC_ALL_TO_ALL] = { "all_to_all", true, true, false },
+};
+
+const struct dsc_collective_traits *dsc_collective_traits(enum dsc_collective collective)
+{
+    return &collectives[collective];
+}
+
+static bool has_shares(const struct dsc_plan_params *params)
+{
+    const struct dsc_collective_traits *const traits = &collectives[params->collective];
+
+    return traits->sends_shares || traits->recvs_shares;
+}
+
+size_t dsc_plan_share(const struct dsc_plan_params *params)
+{
+    return has_shares(params) ? params->count / (size_t)params->n_ranks : params->count;
+}
+
+size_t dsc_plan_send_elems(const struct dsc_plan_params *params)
+{
+    return collectives[params->collective].sends_shares ? params->count : dsc_plan_share(params);
+}
+
+size_t dsc_plan_recv_elems(const struct dsc_plan_params *params)
+{
+    return collectives[params->collective].recvs_shares ? params->count : dsc_plan_share(params);
+}
+
+/* A vector with one share holds the rank's. */
+static size_t base_of(const struct dsc_plan_params *params, size_t elems)
+{
+    return elems == params->count ? 0 : (size_t)params->rank * elems;
+}
+
+size_t dsc_plan_send_base(const struct dsc_plan_params *params)
+{
+    return base_of(params, dsc_plan_send_elems(params));
+}
+
+size_t dsc_plan_recv_base(const struct dsc_plan_params *params)
+{
+    return base_of(params, dsc_plan_recv_elems(params));
+}
+
 /* ---- drafting ---- */
 
 uint32_t dsc_builder_op(struct dsc_builder *b, const struct dsc_op *op, uint64_t key,
@@ -261,7 +314,7 @@ static bool assemble(struct dsc_builder *b)
 #define TEXT_BYTES 768
 #define CODEC_LIST_BYTES (DSC_MAX_TIERS * 65) /* specs and separators */
 
-static const char *const algorithm_names[] = { "local", "oneshot", "twoshot", "auto" };
+static const char *const algorithm_names[] = { "local", "oneshot", "twoshot", "direct", "auto" };
 
 const char *dsc_algorithm_name(enum dsc_algorithm algorithm)
 {
@@ -308,31 +361,42 @@ static bool describe(struct dscomm_plan *plan, const struct dsc_plan_params *par
         return false;
     codec_list(params, codecs, sizeof(codecs));
     snprintf(plan->descriptor, bytes,
-             "count=%zu dtype=%s op=%s codec=%s feedback=%d algorithm=%s chunk=%zu ranks=%d "
-             "tiers=%d groups=%" PRIx64,
-             params->count, dsc_dtype_name(params->dtype), dsc_op_name(params->op), codecs,
-             params->feedback, dsc_algorithm_name(params->algorithm), plan->chunk_elems,
-             params->n_ranks, params->n_tiers, groups_hash(params));
+             "collective=%s root=%d count=%zu dtype=%s op=%s codec=%s feedback=%d algorithm=%s "
+             "chunk=%zu "
+             "ranks=%d tiers=%d groups=%" PRIx64 " tensors=%d sizes=%" PRIx64,
+             collectives[params->collective].name, params->root, dsc_plan_share(params),
+             dsc_dtype_name(params->dtype), dsc_op_name(params->op), codecs, params->feedback,
+             dsc_algorithm_name(params->algorithm), plan->chunk_elems, params->n_ranks,
+             params->n_tiers, groups_hash(params), params->n_tensors, params->sizes);
     plan->hash = dsc_hash_text(plan->descriptor);
     return true;
 }
 
-/* Bytes that a rank would send uncompressed with the same algorithm. */
+/* Times of the vector that a rank would send uncompressed with the same algorithm. */
+static double plain_share(const struct dsc_plan_params *params)
+{
+    const double others = (double)(params->n_ranks - 1);
+
+    if (params->algorithm == DSC_ALG_ONE_SHOT)
+        return others;
+    if (params->collective == DSC_BROADCAST)
+        return params->rank == params->root ? 1.0 : (others - 1.0) / others;
+    return (params->collective == DSC_ALLREDUCE ? 2.0 : 1.0) * others / params->n_ranks;
+}
+
 static void explain(struct dscomm_plan *plan, const struct dsc_plan_params *params)
 {
-    const double share = params->algorithm == DSC_ALG_ONE_SHOT
-                             ? (double)(params->n_ranks - 1)
-                             : 2.0 * (params->n_ranks - 1) / params->n_ranks;
-    const double plain = share * (double)params->count * (double)dsc_dtype_bytes(params->dtype);
+    const double plain =
+        plain_share(params) * (double)params->count * (double)dsc_dtype_bytes(params->dtype);
     char codecs[CODEC_LIST_BYTES];
 
     codec_list(params, codecs, sizeof(codecs));
     snprintf(plan->explain, TEXT_BYTES,
-             "%s of %zu %s %s, codec %s, feedback %s, chunks of %zu elements, %" PRIu64
+             "%s %s of %zu %s %s, codec %s, feedback %s, chunks of %zu elements, %" PRIu64
              " payload bytes sent, ratio %.2f, %d peers",
-             dsc_algorithm_name(params->algorithm), params->count, dsc_dtype_name(params->dtype),
-             dsc_op_name(params->op), codecs, params->feedback ? "on" : "off", plan->chunk_elems,
-             plan->payload_tx_bytes,
+             dsc_algorithm_name(params->algorithm), collectives[params->collective].name,
+             dsc_plan_share(params), dsc_dtype_name(params->dtype), dsc_op_name(params->op), codecs,
+             params->feedback ? "on" : "off", plan->chunk_elems, plan->payload_tx_bytes,
              plan->payload_tx_bytes == 0 ? 1.0 : plain / (double)plan->payload_tx_bytes,
              plan->n_peers);
 }
@@ -358,7 +422,7 @@ static void build_local(struct dsc_builder *b)
         chunk *= 2;
     b->plan->chunk_elems = chunk;
     for (size_t start = 0; start < b->params->count; start += chunk) {
-        const struct dsc_op op = { .kind = DSC_OP_LOCAL,
+        const struct dsc_op op = { .kind = DSC_OP_RESULT,
                                    .tier = b->params->n_tiers - 1,
                                    .start = start,
                                    .n = (uint32_t)dsc_min_size(chunk, b->params->count - start),
@@ -380,6 +444,9 @@ static dscomm_status_t build_ops(struct dsc_builder *b)
         return dsc_build_one_shot(b);
     case DSC_ALG_TWO_SHOT:
         return dsc_build_two_shot(b);
+    case DSC_ALG_DIRECT:
+        return b->params->collective == DSC_BROADCAST ? dsc_build_broadcast(b)
+                                                      : dsc_build_all_to_all(b);
     }
     return dsc_fail(DSCOMM_ERR_INVALID, "algorithm %d", (int)b->params->algorithm);
 }
@@ -395,6 +462,8 @@ static size_t largest_message(const struct dscomm_plan *plan, const struct dsc_p
 
         most = dsc_max_size(most, bytes);
     }
+    if (params->collective == DSC_REDUCE_SCATTER && params->feedback)
+        most = dsc_max_size(most, dsc_mark_bytes(plan->chunk_elems));
     return most;
 }
 
@@ -419,6 +488,8 @@ dscomm_status_t dsc_plan_build(const struct dsc_plan_params *params, struct dsco
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "plan of %zu elements", params->count);
     b.plan->params = *params;
     b.plan->params.groups = NULL;
+    b.plan->send_base = dsc_plan_send_base(params);
+    b.plan->recv_base = dsc_plan_recv_base(params);
     for (int t = 0; t < params->n_tiers; t++)
         b.plan->codecs[t] = dsc_codec_resolve(params->codecs[t], params->dtype);
     b.plan->chunk_elems = fit_chunk_elems(b.plan, params);

@@ -5,9 +5,11 @@
  * some peers. Executors only walk the array. Everything here is a pure function of plan parameters
  * that are equal on all ranks, so all ranks build matching plans without talking.
  *
- *   pieces.c    who owns which span at which tier (the tree of groups)
- *   two_shot.c  reduce-scatter up the tiers, one final encode, the same bytes forwarded down
+ *   pieces.c    who owns which span at which tier (the tree of groups), or one share per rank
+ *   two_shot.c  reduce-scatter up the tiers, one final encode, the same bytes forwarded down; or
+ *               one of these halves
  *   one_shot.c  every rank's codes to every rank; Bruck's pattern above 8 ranks
+ *   direct.c    broadcast and all-to-all
  *   plan.c      message order, window staging, descriptor, explain
  */
 #ifndef DSC_PLAN_H
@@ -20,19 +22,48 @@
 #define DSC_VIRTUAL_TIER 32  /* more members than this become rows and columns */
 #define DSC_MAX_CHUNKS 65535 /* per stage: the header counts chunks in 16 bits */
 #define DSC_BRUCK_RANKS 8    /* one-shot with more ranks forwards messages */
+#define DSC_MARK_ELEMS 256   /* reduce-scatter: elements that share a bit "not finite" */
+
+enum dsc_collective {
+    DSC_ALLREDUCE,
+    DSC_REDUCE_SCATTER,
+    DSC_ALL_GATHER,
+    DSC_BROADCAST,
+    DSC_ALL_TO_ALL,
+};
+
+/* What a collective is. A vector has a share per rank, or is the same on all ranks. */
+struct dsc_collective_traits {
+    const char *name;
+    bool sends_shares; /* `send` holds a share for every rank, else only what is the rank's own */
+    bool recvs_shares; /* `recv` likewise */
+    bool is_of_sums;   /* an allreduce or a half of one: what a rank does not send counts as 0 */
+};
+
+const struct dsc_collective_traits *dsc_collective_traits(enum dsc_collective collective);
 
 /* AUTO is a wish, never a plan's. */
-enum dsc_algorithm { DSC_ALG_LOCAL, DSC_ALG_ONE_SHOT, DSC_ALG_TWO_SHOT, DSC_ALG_AUTO };
+enum dsc_algorithm {
+    DSC_ALG_LOCAL,
+    DSC_ALG_ONE_SHOT,
+    DSC_ALG_TWO_SHOT,
+    DSC_ALG_DIRECT,
+    DSC_ALG_AUTO,
+};
 
 struct dsc_plan_params {
+    enum dsc_collective collective;
     int n_ranks, rank;
-    size_t count;
+    int root;     /* of a broadcast, else 0 */
+    size_t count; /* of the vector that spans lie in: with shares, those of all ranks */
     dscomm_dtype_t dtype;
     dscomm_op_t op;
     bool feedback;
+    int n_tensors;  /* fused in the vector, 0: none; for the descriptor alone, as is */
+    uint64_t sizes; /* the hash of their counts */
     enum dsc_algorithm algorithm;
     size_t chunk_elems; /* wanted; rounded up to the codec's unit and enlarged if chunks are many */
-    int n_tiers;        /* 1: flat */
+    int n_tiers;        /* 1: flat, as collectives with shares always are */
     /*
      * [n_tiers][n_ranks] group of each rank, fastest tier first; tier t joins the groups of tier
      * t - 1 (ranks, for t = 0) that have the same number. The last tier has one group. NULL: flat.
@@ -73,6 +104,17 @@ struct dsc_tree {
 dscomm_status_t dsc_tree_build(const struct dsc_plan_params *params, struct dsc_tree *tree_out);
 void dsc_tree_fini(struct dsc_tree *tree);
 
+/* Elements of the caller's vectors. A share is `count` as callers give it. */
+size_t dsc_plan_share(const struct dsc_plan_params *params);
+size_t dsc_plan_send_elems(const struct dsc_plan_params *params);
+size_t dsc_plan_recv_elems(const struct dsc_plan_params *params);
+/*
+ * Index in the plan's vector of the first element of `send`, whose indices the residual has, and of
+ * `recv`: not 0 where these hold only the rank's own share.
+ */
+size_t dsc_plan_send_base(const struct dsc_plan_params *params);
+size_t dsc_plan_recv_base(const struct dsc_plan_params *params);
+
 /* Part k of m of [start, end): from dsc_cut(.., k) to dsc_cut(.., k + 1). */
 size_t dsc_cut(size_t start, size_t end, int m, int k);
 
@@ -82,14 +124,15 @@ int dsc_log2_up(int n);
 /* ---- the plan ---- */
 
 enum dsc_op_kind {
-    DSC_OP_LOCAL,  /* one rank: output = rounded input */
-    DSC_OP_SEND,   /* encode own value, send */
-    DSC_OP_REDUCE, /* sum received messages and own value into the partial buffer */
-    DSC_OP_FINAL,  /* sum, encode once, decode to the output, send */
-    DSC_OP_DECODE, /* decode a final message to the output, forward it */
-    DSC_OP_GATHER, /* one-shot: keep a message, forward it */
-    DSC_OP_ENCODE, /* one-shot: encode own value, keep it, send */
-    DSC_OP_SUM,    /* one-shot: sum all messages in rank order, to the output */
+    DSC_OP_RESULT,  /* sum to the output, unencoded; send marks of what is not finite */
+    DSC_OP_RESTORE, /* receive marks: there r is as it was before the call */
+    DSC_OP_SEND,    /* encode own value, send */
+    DSC_OP_REDUCE,  /* sum received messages and own value into the partial buffer */
+    DSC_OP_FINAL,   /* sum, encode once, decode to the output, send */
+    DSC_OP_DECODE,  /* decode a final message to the output, forward it */
+    DSC_OP_GATHER,  /* one-shot: keep a message, forward it */
+    DSC_OP_ENCODE,  /* one-shot: encode own value, keep it, send */
+    DSC_OP_SUM,     /* one-shot: sum all messages in rank order, to the output */
 };
 
 /* One message of this rank within a call. `index` counts per connection and direction from 0. */
@@ -108,7 +151,7 @@ struct dsc_op {
     enum dsc_op_kind kind;
     int tier;     /* codec */
     int exponent; /* of the message it encodes or decodes */
-    int own_at;   /* REDUCE, FINAL, SUM: place of the own value in the order of summing */
+    int own_at;   /* RESULT, REDUCE, FINAL, SUM: place of the own value in the order of summing */
     size_t own_start, own_end; /* SUM: part of the span whose output rounding this rank keeps */
     size_t start;              /* span in the vector */
     uint32_t n;                /* elements */
@@ -124,10 +167,11 @@ struct dsc_op {
 struct dscomm_plan {
     struct dsc_plan_params params;                 /* groups is not kept */
     const struct dsc_codec *codecs[DSC_MAX_TIERS]; /* resolved for the data type */
-    char *descriptor;   /* "count=1000 dtype=fp32 ...": what all ranks must agree on */
-    uint64_t hash;      /* of the descriptor */
-    char *explain;      /* one line for people */
-    size_t chunk_elems; /* used */
+    char *descriptor;            /* "count=1000 dtype=fp32 ...": what all ranks must agree on */
+    uint64_t hash;               /* of the descriptor */
+    char *explain;               /* one line for people */
+    size_t chunk_elems;          /* used */
+    size_t send_base, recv_base; /* dsc_plan_send_base(), dsc_plan_recv_base() */
     int n_peers;
     int *peers;            /* ranks this plan has connections to, ascending */
     uint32_t *n_tx, *n_rx; /* [n_peers] messages per call */
@@ -144,6 +188,15 @@ struct dscomm_plan {
     uint32_t n_staging;        /* buffers of max_msg_bytes that make any window free of deadlock */
     uint64_t payload_tx_bytes; /* per call */
 };
+
+/*
+ * Marks of n elements: bit k of byte j stands for the elements from 256*(8j + k) on, 1 if one of
+ * them is not finite. The bytes of their message:
+ */
+static inline size_t dsc_mark_bytes(size_t n)
+{
+    return dsc_round_up(dsc_ceil_div(n, 8 * DSC_MARK_ELEMS), 16);
+}
 
 /* Might hold received messages while it waits for a slot; GATHER keeps them elsewhere anyway. */
 static inline bool dsc_op_may_stage(const struct dsc_op *op)

@@ -5,6 +5,10 @@
  * those bytes travel down unchanged: whoever owned a piece below forwards them to its members. So
  * an element has exactly one lossy role per rank, and all ranks decode the same bytes.
  *
+ * Its halves are collectives too, with one tier and equal shares as pieces. Reduce-scatter goes up;
+ * down go, if there is feedback, marks of what is not finite. All-gather goes down, and what its
+ * owners encode is their own input.
+ *
  * Stage numbers on the wire: a stage's level going up, 4*n_tiers - 1 - level going down.
  */
 #include "plan/builder.h"
@@ -55,6 +59,23 @@ static const struct dsc_member *member_of(const struct walk *w, const struct dsc
         if (members[k].rank == rank)
             return &members[k];
     return NULL;
+}
+
+/* ---- the halves ---- */
+
+static bool goes_up(const struct walk *w)
+{
+    return w->params->collective != DSC_ALL_GATHER;
+}
+
+static bool is_result(const struct walk *w)
+{
+    return w->params->collective == DSC_REDUCE_SCATTER;
+}
+
+static bool goes_down(const struct walk *w)
+{
+    return !is_result(w) || w->params->feedback;
 }
 
 /* ---- what all ranks know: chunk size, numbers and positions ---- */
@@ -154,7 +175,7 @@ static int sum_exponent(const struct walk *w, int n_ranks)
 
 static int final_exponent(const struct walk *w)
 {
-    return w->params->op == DSCOMM_SUM ? dsc_log2_up(w->params->n_ranks) : 0;
+    return w->params->op == DSCOMM_SUM && goes_up(w) ? dsc_log2_up(w->params->n_ranks) : 0;
 }
 
 static uint64_t up_key(const struct walk *w, int stage, uint32_t c)
@@ -166,6 +187,14 @@ static uint64_t up_key(const struct walk *w, int stage, uint32_t c)
 static size_t message_bytes(const struct walk *w, int tier, size_t n)
 {
     return dsc_codec_message_bytes(w->b->plan->codecs[tier], n);
+}
+
+/* Of a message going down. */
+static size_t down_bytes(const struct walk *w, size_t n)
+{
+    if (is_result(w))
+        return goes_down(w) ? dsc_mark_bytes(n) : 0;
+    return message_bytes(w, w->params->n_tiers - 1, n);
 }
 
 static uint32_t rotation_to(const struct walk *w, int peer)
@@ -283,19 +312,20 @@ static void add_final(struct walk *w, int stage, const struct dsc_member *me)
     find_forwards(w, stage);
     for (uint32_t c = 0; c < n_chunks(w, s); c++) {
         const size_t start = chunk_start(w, s, c), end = chunk_end(w, s, c);
-        const struct dsc_op op = { .kind = DSC_OP_FINAL,
+        const struct dsc_op op = { .kind = is_result(w) ? DSC_OP_RESULT : DSC_OP_FINAL,
                                    .tier = tier,
                                    .exponent = final_exponent(w),
-                                   .own_at = own_place(w, s),
+                                   .own_at = goes_up(w) ? own_place(w, s) : 0,
                                    .start = start,
                                    .n = (uint32_t)(end - start),
-                                   .msg_bytes = (uint32_t)message_bytes(w, tier, end - start),
+                                   .msg_bytes = (uint32_t)down_bytes(w, end - start),
                                    .own_partial = own_value(w, me, start) };
 
         dsc_builder_op(w->b, &op, up_key(w, stage, c), 0);
-        if (s->n_members > 1)
+        if (goes_up(w) && s->n_members > 1)
             add_recvs(w, stage, c);
-        add_forwards(w, stage, c);
+        if (goes_down(w))
+            add_forwards(w, stage, c);
         depend_on_own(w, me, start, end);
     }
 }
@@ -316,7 +346,8 @@ static int source_stage(const struct walk *w, int final)
     return final;
 }
 
-static void add_decode(struct walk *w, int final)
+/* What comes down: final codes, or marks. */
+static void add_down(struct walk *w, int final)
 {
     const struct dsc_stage *f = &w->tree.stages[final];
     const struct dsc_stage *s = &w->tree.stages[source_stage(w, final)];
@@ -325,10 +356,10 @@ static void add_decode(struct walk *w, int final)
     find_forwards(w, final);
     for (uint32_t c = 0; c < n_chunks(w, f); c++) {
         const size_t start = chunk_start(w, f, c), n = chunk_end(w, f, c) - start;
-        const size_t bytes = message_bytes(w, tier, n);
+        const size_t bytes = down_bytes(w, n);
         const uint64_t key = dsc_msg_key(w->position[w->first_chunk[final] + c] + DSC_STAGE_LAG,
                                          down_stage(w, s), w->base[final] + c);
-        const struct dsc_op op = { .kind = DSC_OP_DECODE,
+        const struct dsc_op op = { .kind = is_result(w) ? DSC_OP_RESTORE : DSC_OP_DECODE,
                                    .tier = tier,
                                    .exponent = final_exponent(w),
                                    .start = start,
@@ -349,6 +380,8 @@ static void add_stage(struct walk *w, int stage)
 
     w->real[stage] = -1;
     if (me == NULL)
+        return;
+    if (s->owner != w->params->rank && !goes_up(w))
         return;
     if (s->owner != w->params->rank)
         add_send(w, stage, me);
@@ -403,9 +436,9 @@ dscomm_status_t dsc_build_two_shot(struct dsc_builder *b)
     }
     for (int i = 0; i < w.tree.n_stages; i++)
         add_stage(&w, i);
-    for (int i = 0; i < w.tree.n_finals; i++)
+    for (int i = 0; goes_down(&w) && i < w.tree.n_finals; i++)
         if (w.tree.stages[w.tree.finals[i]].owner != b->params->rank)
-            add_decode(&w, w.tree.finals[i]);
+            add_down(&w, w.tree.finals[i]);
     walk_fini(&w);
     return DSCOMM_OK;
 }

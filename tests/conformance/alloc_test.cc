@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "support/collectives.h"
 #include "support/count_calls.h"
 #include "support/world.h"
 
@@ -19,7 +20,29 @@ struct Case {
     const char *transport;
     int n_threads;
     size_t count;
+    const char *collective = "allreduce";
+    bool grouped = false;
 };
+
+Collective find_collective(const char *name)
+{
+    for (const auto &c : all_collectives())
+        if (std::string(c.name) == name)
+            return c;
+    throw std::invalid_argument(name);
+}
+
+/* Two halves as one call. */
+void call_grouped(const float *in, float *out, size_t n, dscomm_comm_t *comm,
+                  dscomm_stream_t *stream)
+{
+    dscomm_group_start();
+    for (size_t half = 0; half < 2; half++)
+        dscomm_allreduce_compressed(in + half * (n / 2), out + half * (n / 2), n / 2,
+                                    DSCOMM_FLOAT32, DSCOMM_SUM, dscomm_codec("int8"), nullptr, comm,
+                                    stream);
+    dscomm_group_end();
+}
 
 class Alloc : public testing::TestWithParam<Case> {};
 
@@ -33,7 +56,8 @@ TEST_P(Alloc, NothingInAThousandCalls)
     ASSERT_NE(count_stop, nullptr);
     config.n_threads = GetParam().n_threads;
     World w(3, GetParam().transport, config);
-    const size_t n = GetParam().count;
+    const Collective coll = find_collective(GetParam().collective);
+    const size_t n = GetParam().count, sent = coll.send_count(n, 3);
     std::vector<dscomm_feedback_t *> fbs(3);
     std::vector<dscomm_stream_t *> streams(3);
     std::vector<std::vector<float>> in(3), out(3);
@@ -41,18 +65,25 @@ TEST_P(Alloc, NothingInAThousandCalls)
     w.each([&](int r) {
         const size_t i = (size_t)r;
 
-        in[i].assign(n, 0.37f);
-        out[i].resize(n);
-        ASSERT_EQ(dscomm_feedback_create(n, nullptr, &fbs[i]), DSCOMM_OK);
+        in[i].assign(sent, 0.37f);
+        out[i].resize(coll.recv_count(n, 3));
+        if (coll.takes_feedback) {
+            ASSERT_EQ(dscomm_feedback_create(sent, nullptr, &fbs[i]), DSCOMM_OK);
+        }
         ASSERT_EQ(dscomm_stream_create(&streams[i]), DSCOMM_OK);
     });
     const auto calls = [&](int r, int k) {
         const size_t i = (size_t)r;
 
-        for (int c = 0; c < k; c++) /* every other through the stream */
-            dscomm_allreduce_compressed(in[i].data(), out[i].data(), n, DSCOMM_FLOAT32, DSCOMM_SUM,
-                                        dscomm_codec("int8"), fbs[i], w.comms[i],
-                                        c % 2 ? streams[i] : nullptr);
+        for (int c = 0; c < k; c++) { /* every other through the stream */
+            dscomm_stream_t *const stream = c % 2 ? streams[i] : nullptr;
+
+            if (GetParam().grouped)
+                call_grouped(in[i].data(), out[i].data(), n, w.comms[i], stream);
+            else
+                coll.call({ in[i].data(), out[i].data(), n, DSCOMM_FLOAT32, DSCOMM_SUM,
+                            dscomm_codec("int8"), fbs[i], w.comms[i], stream });
+        }
         dscomm_stream_synchronize(streams[i]);
     };
     std::atomic<int> ready{ 0 }, go{ 0 }, done{ 0 };
@@ -89,13 +120,17 @@ TEST_P(Alloc, NothingInAThousandCalls)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Alloc,
-                         testing::Values(Case{ "loopback", 1, 2000 }, Case{ "loopback", 2, 200000 },
-                                         Case{ "shm", 1, 2000 }, Case{ "shm", 2, 200000 },
-                                         Case{ "tcp", 1, 2000 }, Case{ "tcp", 2, 200000 }),
-                         [](const auto &p) {
-                             return std::string(p.param.transport) + "_" +
-                                    std::to_string(p.param.n_threads) + "threads";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    , Alloc,
+    testing::Values(Case{ "loopback", 1, 2000 }, Case{ "loopback", 2, 200000 },
+                    Case{ "shm", 1, 2000 }, Case{ "shm", 2, 200000 }, Case{ "tcp", 1, 2000 },
+                    Case{ "tcp", 2, 200000 }, Case{ "shm", 1, 2000, "reduce_scatter" },
+                    Case{ "tcp", 2, 60000, "reduce_scatter" }, Case{ "shm", 1, 2000, "all_gather" },
+                    Case{ "tcp", 2, 60000, "all_gather" }, Case{ "tcp", 2, 60000, "broadcast" },
+                    Case{ "shm", 1, 2000, "all_to_all" }, Case{ "tcp", 2, 60000, "all_to_all" }),
+    [](const auto &p) {
+        return std::string(p.param.transport) + "_" + std::to_string(p.param.n_threads) +
+               "threads_" + p.param.collective;
+    });
 
 } // namespace

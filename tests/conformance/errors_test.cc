@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "support/collectives.h"
 #include "support/world.h"
 
 #include "support/internal_begin.h"
@@ -26,6 +27,8 @@ double seconds_since(Clock::time_point start)
 }
 
 struct Args {
+    size_t collective = 0; /* of all_collectives() */
+    int root = 0;
     size_t count = 1000;
     dscomm_dtype_t dtype = DSCOMM_FLOAT32;
     dscomm_op_t op = DSCOMM_SUM;
@@ -42,15 +45,18 @@ struct Outcome {
 Outcome call(dscomm_comm_t *comm, const Args &a)
 {
     const auto start = Clock::now();
-    std::vector<float> in(a.count + 1, 1.0f), out(a.count + 1);
+    const Collective coll = all_collectives()[a.collective];
+    const size_t sent = coll.send_count(a.count, dscomm_comm_n_ranks(comm));
+    std::vector<float> in(sent + 1, 1.0f),
+        out(coll.recv_count(a.count, dscomm_comm_n_ranks(comm)) + 1);
     dscomm_feedback_t *fb = nullptr;
     Outcome o;
 
     if (a.feedback) {
-        EXPECT_EQ(dscomm_feedback_create(a.count, nullptr, &fb), DSCOMM_OK);
+        EXPECT_EQ(dscomm_feedback_create(sent, nullptr, &fb), DSCOMM_OK);
     }
-    o.status = dscomm_allreduce_compressed(in.data(), out.data(), a.count, a.dtype, a.op,
-                                           dscomm_codec(a.codec), fb, comm, nullptr);
+    o.status = coll.call({ in.data(), out.data(), a.count, a.dtype, a.op, dscomm_codec(a.codec), fb,
+                           comm, nullptr, a.root });
     o.text = dscomm_last_error();
     o.seconds = seconds_since(start);
     dscomm_feedback_destroy(fb);
@@ -113,6 +119,56 @@ TEST_P(Mismatch, D14_NamesFieldAndBothValuesOnEveryRank)
         b.feedback = true;
         expect_mismatch(n, GetParam(), "auto", 0, a, b, "feedback", "has 0", "has 1");
     }
+}
+
+TEST_P(Mismatch, D14_OfEveryCollective)
+{
+    const auto all = all_collectives();
+
+    for (size_t k = 1; k < all.size(); k++) {
+        Args a, b;
+
+        a.collective = k;
+        b = a;
+        b.count = 998;
+        expect_mismatch(3, GetParam(), "auto", 1, a, b, "count", "1000", "998");
+        b.count = 0;
+        expect_mismatch(3, GetParam(), "auto", 2, a, b, "count", "1000", "has 0");
+        b = a;
+        b.dtype = DSCOMM_BFLOAT16;
+        expect_mismatch(3, GetParam(), "auto", 0, a, b, "dtype", "fp32", "bf16");
+        b = a;
+        b.codec = "fp8";
+        expect_mismatch(4, GetParam(), "auto", 1, a, b, "codec", "int8", "fp8");
+        if (all[k].takes_feedback) {
+            b = a;
+            b.feedback = true;
+            expect_mismatch(3, GetParam(), "auto", 1, a, b, "feedback", "has 0", "has 1");
+        }
+        b = a;
+        b.collective = k - 1;
+        expect_mismatch(3, GetParam(), "auto", 2, a, b, "collective", all[k].name, all[k - 1].name);
+        expect_mismatch(2, GetParam(), "auto", 0, a, b, "collective", all[k].name, all[k - 1].name);
+    }
+}
+
+/* Both take themselves, or each other, for the root; with few elements there is one piece only. */
+TEST_P(Mismatch, D14_RootOfABroadcast)
+{
+    const auto all = all_collectives();
+    Args a, b;
+
+    while (std::string(all[a.collective].name) != "broadcast")
+        a.collective++;
+    for (size_t count : { 1, 1000, 100000 })
+        for (int n : { 2, 3, 4 })
+            for (int odd : { 0, 1, n - 1 }) {
+                a.count = count;
+                b = a;
+                b.root = n - 1;
+                expect_mismatch(n, GetParam(), "auto", odd, a, b, "root", "has 0",
+                                ("has " + std::to_string(n - 1)).c_str());
+            }
 }
 
 TEST_P(Mismatch, D14_CountsWhosePlansUseDifferentPeers)

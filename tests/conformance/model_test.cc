@@ -29,7 +29,7 @@ dscomm_feedback_t *make_feedback(const GoldenCall &c)
     config.beta = c.beta;
     config.type = c.bf16_residual ? DSCOMM_RESIDUAL_BF16 : DSCOMM_RESIDUAL_FP32;
     config.shadow = c.shadow;
-    EXPECT_EQ(dscomm_feedback_create(c.count, &config, &fb), DSCOMM_OK);
+    EXPECT_EQ(dscomm_feedback_create(c.send_count, &config, &fb), DSCOMM_OK);
     if (!c.known_zero && c.count > 0) { /* zeros, but not known to be */
         EXPECT_EQ(dscomm_feedback_write(fb, 0, 1, &zero), DSCOMM_OK);
     }
@@ -52,45 +52,82 @@ void set_plan(const GoldenCall &c, dscomm_comm_t *comm, size_t chunk)
     comm->chunk_elems = is_wide ? 2 * chunk : chunk;
 }
 
+dscomm_status_t issue(const GoldenCall &c, dscomm_comm_t *comm, dscomm_feedback_t *fb,
+                      const void *send, void *recv)
+{
+    const dscomm_codec_t *const codec = dscomm_codec(c.codecs.back().c_str());
+
+    if (c.coll == "reduce_scatter")
+        return dscomm_reduce_scatter_compressed(send, recv, c.count, c.dtype, c.op, codec, fb, comm,
+                                                nullptr);
+    if (c.coll == "all_gather")
+        return dscomm_all_gather_compressed(send, recv, c.count, c.dtype, codec, fb, comm, nullptr);
+    if (c.coll == "broadcast")
+        return dscomm_broadcast(send, recv, c.count, c.dtype, c.root, codec, comm, nullptr);
+    if (c.coll == "all_to_all")
+        return dscomm_all_to_all_compressed(send, recv, c.count, c.dtype, codec, fb, comm, nullptr);
+    return dscomm_allreduce_compressed(send, recv, c.count, c.dtype, c.op, codec, fb, comm,
+                                       nullptr);
+}
+
+/* A rank's vectors, apart or in one. */
+struct Buffers {
+    std::vector<uint8_t> in, out;
+    uint8_t *send, *recv;
+
+    Buffers(const GoldenCall &c, const std::vector<uint8_t> &input, int rank, bool in_place)
+    {
+        const size_t elem = c.dtype == DSCOMM_FLOAT32 ? 4 : 2;
+        const size_t share = (size_t)rank * c.count * elem;
+
+        in = input;
+        out.assign(c.recv_count * elem, 0x5a);
+        send = in.data();
+        recv = out.data();
+        if (!in_place)
+            return;
+        if (c.send_count >= c.recv_count) {
+            recv = send + (c.send_count > c.recv_count ? share : 0);
+            return;
+        }
+        send = recv + share;
+        memcpy(send, input.data(), input.size());
+    }
+};
+
 /* One rank's part of a golden call. chunk 0: as in the file, by default one message per piece. */
 void run_rank(const GoldenCall &c, int rank, dscomm_comm_t *comm, size_t chunk, bool in_place)
 {
     dscomm_feedback_t *fb = make_feedback(c);
     const size_t elem = c.dtype == DSCOMM_FLOAT32 ? 4 : 2;
     const bool check_sent = chunk == 0;
-    std::vector<float> residual(c.count);
+    std::vector<float> residual(c.send_count);
     uint64_t before = 0, after = 0;
 
     if (chunk == 0)
-        chunk = c.chunk != 0 ? c.chunk : std::max<size_t>(c.count, 256);
+        chunk = c.chunk != 0 ? c.chunk : std::max<size_t>({ c.send_count, c.recv_count, 256 });
     set_plan(c, comm, chunk);
     for (int t = 0; t < c.calls; t++) {
-        std::vector<uint8_t> in = golden_input(c, rank, t);
-        const std::vector<uint8_t> original = in;
-        std::vector<uint8_t> out(c.count * elem);
-        void *recv = in_place ? in.data() : out.data();
+        const std::vector<uint8_t> input = golden_input(c, rank, t);
+        Buffers b(c, input, rank, in_place);
 
         before = stats_of(comm).payload_tx_bytes;
-        ASSERT_EQ(dscomm_allreduce_compressed(in.data(), recv, c.count, c.dtype, c.op,
-                                              dscomm_codec(c.codecs.back().c_str()), fb, comm,
-                                              nullptr),
-                  DSCOMM_OK)
-            << dscomm_last_error() << "\n"
-            << c.line;
+        ASSERT_EQ(issue(c, comm, fb, b.send, b.recv), DSCOMM_OK) << dscomm_last_error() << "\n"
+                                                                 << c.line;
         after = stats_of(comm).payload_tx_bytes;
-        EXPECT_EQ(crc32_of(recv, out.size()), c.out[(size_t)t])
+        EXPECT_EQ(crc32_of(b.recv, c.recv_count * elem), c.out.at(golden_out_index(c, rank, t)))
             << "output of call " << t << " rank " << rank << "\n"
             << c.line;
         if (!in_place) {
-            EXPECT_EQ(in, original) << "input changed\n" << c.line;
+            EXPECT_EQ(b.in, input) << "input changed\n" << c.line;
         }
     }
     if (check_sent && c.calls > 0) {
         EXPECT_EQ(after - before, c.sent[(size_t)rank]) << c.line;
     }
     if (c.feedback) {
-        ASSERT_EQ(dscomm_feedback_read(fb, 0, c.count, residual.data()), DSCOMM_OK);
-        EXPECT_EQ(crc32_of(residual.data(), c.count * 4), c.res[(size_t)rank])
+        ASSERT_EQ(dscomm_feedback_read(fb, 0, c.send_count, residual.data()), DSCOMM_OK);
+        EXPECT_EQ(crc32_of(residual.data(), c.send_count * 4), c.res[(size_t)rank])
             << "residual of rank " << rank << "\n"
             << c.line;
     }

@@ -11,7 +11,7 @@ import sys
 import make_golden
 
 OUTPUTS = ('golden.json', 'calls.txt', 'messages.txt', 'host.txt')
-SIZE_LIMIT = 640 * 1024
+SIZE_LIMIT = 768 * 1024
 
 
 def _on_disk():

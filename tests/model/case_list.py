@@ -290,13 +290,83 @@ def segments():
     yield Case('(0,1),(2,3)', 'nvfp4;int8', count=300001, calls=1, chunk=1024)
     yield Case('0,1', 'nvfp4', dtype='bf16', count=140001, calls=2, rdtype='bf16', chunk=256)
     yield Case('0', 'nvfp4', count=140001, calls=1, chunk=256)
+def halves():
+    """Reduce-scatter and all-gather: equal shares at any place, with all that concerns residuals."""
+    for coll in ('reduce_scatter', 'all_gather'):
+        for c in MAIN + ('fp32', 'int8:block=64', 'int4', 'fp8'):
+            yield Case(L4, c, count=700, coll=coll)
+            yield Case(L3, c, count=1000, inject=NEWS, coll=coll)
+        for c, dtype in product(MAIN, ('fp16', 'bf16')):
+            yield Case(L3, c, dtype=dtype, count=700, inject='0:0:900:7f80,1:2:9:7e00', coll=coll)
+        for p in (1, 2, 9, 33):
+            yield Case(FLAT[p], 'int8', count=515, calls=2, coll=coll)
+        for n in (0, 1, 255, 256, 9001):
+            yield Case(L3, 'int8', count=n, calls=2, coll=coll)
+        yield Case(L3, 'int8', count=1000, feedback=0, inject=NEWS, coll=coll)
+        yield Case(L3, 'none', count=1000, known_zero=1, inject='0:0:0:80000000', coll=coll)
+        yield Case(L3, 'int8', count=9001, beta=0.875, chunk=512, inject=NEWS, coll=coll)
+        for store in (dict(rdtype='bf16'), dict(shadow=0)):
+            for c in ('none', 'fp16', 'int8'):
+                yield Case(L3, c, dtype='bf16', count=700, inject='1:1:300:7f80', coll=coll, **store)
+                yield Case(L3, c, count=700, inject=NEWS, coll=coll, **store)
+    for c, dtype in product(MAIN, ('fp32', 'bf16')):
+        yield Case(L3, c, 'avg', dtype, count=700, coll='reduce_scatter')
+    yield Case(L3, 'int8', 'avg', count=700, inject='0:0:1:7f7fffff', coll='reduce_scatter')
+    for op in ('max', 'min'):
+        yield Case(L3, 'int8', op, count=700, feedback=0, inject=NEWS, coll='reduce_scatter')
+
+
+def direct():
+    """Broadcast and all-to-all."""
+    for c in CODECS + SMALL:
+        yield Case(L4, c, count=1500, feedback=0, coll='broadcast', root=2, calls=1)
+        yield Case(L4, c, count=700, coll='all_to_all')
+    for c, dtype in product(MAIN, ('fp32', 'fp16', 'bf16')):
+        bad = '0:0:900:7f800000' if dtype == 'fp32' else '0:0:900:7f80,1:2:9:7e00'
+        yield Case(L3, c, dtype=dtype, count=1500, feedback=0, inject=bad, coll='broadcast')
+        yield Case(L3, c, dtype=dtype, count=700, inject=bad, coll='all_to_all')
+        yield Case(L3, c, dtype=dtype, count=700, inject=bad, shadow=0, coll='all_to_all')
+        yield Case(L3, c, dtype=dtype, count=700, inject=bad, rdtype='bf16', coll='all_to_all')
+    for p in (1, 2, 9, 33):
+        yield Case(FLAT[p], 'int8', count=2515, feedback=0, calls=1, coll='broadcast', root=p // 2)
+        yield Case(FLAT[p], 'int8', count=515, calls=2, coll='all_to_all')
+    for n in (0, 1, 255, 257, 9001):
+        yield Case(L4, 'int8', count=n, feedback=0, calls=1, coll='broadcast', root=3)
+        yield Case(L4, 'int8', count=n, calls=2, coll='all_to_all')
+    yield Case(L4, 'int8', count=9001, feedback=0, chunk=512, coll='broadcast', root=1)
+    yield Case(L4, 'int8', count=9001, beta=0.875, chunk=512, coll='all_to_all')
+    yield Case(L3, 'none', count=1000, known_zero=1, inject='0:0:0:80000000', coll='all_to_all')
+
+
+def codes_of_others():
+    """The other collectives with what the codecs of powers_of_two(), top_k() and draws() bring."""
+    halves_of_sums = ('reduce_scatter', 'all_gather')
+    everywhere = ('mxfp8', 'mxfp4,ceil', 'nvfp4', 'int4:signed', 'int4,hadamard')
+    for coll, c in product(halves_of_sums + ('all_to_all',), everywhere):
+        yield Case(L4, c, count=700, coll=coll)
+        yield Case(L3, c, dtype='bf16', count=1000, inject='1:0:300:7fc0,1:2:5:7f80', calls=2,
+                   coll=coll)
+    for coll, c in product(halves_of_sums, ('topk:0.01', 'topk:0.05,int8')):
+        yield Case(L4, c, count=700, coll=coll)
+        yield Case(L3, c, count=1000, inject=NEWS, coll=coll)
+        yield Case('0,1', c, count=70001, calls=2, chunk=256, coll=coll)
+        yield Case(L3, c, count=1000, feedback=0, calls=1, coll=coll)
+    yield Case(L3, 'topk:0.01', 'avg', count=700, coll='reduce_scatter')
+    for c in everywhere:
+        yield Case(L4, c, count=1500, feedback=0, coll='broadcast', root=2, calls=1)
+    for coll in halves_of_sums + ('broadcast', 'all_to_all'):
+        for c in ('int8,sr', 'int4,sr'):
+            yield Case(L3, c, count=1000, feedback=0, calls=2, chunk=512, seed=7, coll=coll)
+        yield Case('0,1', 'nvfp4', count=140001, feedback=0, calls=1, chunk=256, coll=coll)
+    yield Case(L4, 'int8:block=16,sr', count=1500, feedback=0, calls=2, coll='broadcast', root=2)
 
 
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
-                   chunk_sizes, small_codes, top_k, rotations, draws, signed, powers_of_two, segments):
+                   chunk_sizes, small_codes, top_k, rotations, draws, signed, powers_of_two, segments,
+                   halves, direct, codes_of_others):
         for case in family():
             if case not in seen:
                 seen.add(case)

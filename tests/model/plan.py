@@ -135,6 +135,15 @@ def build(nested, n):
     return Plan(len(tree.ranks), tree.tier, tree.level, tuple(exchanges), tuple(final))
 
 
+def shares(n_ranks, n):
+    """The plan of a collective in which every rank owns an equal share of n elements, in one tier."""
+    everybody, share = tuple(range(n_ranks)), n // n_ranks
+    pieces = tuple(Piece(r * share, (r + 1) * share, r) for r in everybody if share)
+    exchanges = tuple(Exchange(p.start, p.end, p.owner, everybody, (1,) * n_ranks, 1, 1)
+                      for p in pieces)
+    return Plan(n_ranks, 1, 1, exchanges, pieces)
+
+
 def chunks(length, chunk, align):
     """Spans of the messages of one piece, relative to its start. chunk 0: the piece in one.
 

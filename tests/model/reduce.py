@@ -50,9 +50,10 @@ class Residual:
             self.next[rank, span][finite] = r[finite]
 
     def finish(self, lost):
-        """lost: elements whose output is not finite; every rank takes its old residual back."""
+        """lost: elements, or [rank][element], that take their old residual back."""
         if self.shadow:
-            self.next[:, lost] = self.current[:, lost]
+            lost = np.broadcast_to(lost, self.next.shape)
+            self.next[lost] = self.current[lost]
         self.current = self.next
 
 
@@ -67,6 +68,7 @@ class Setup:
     beta: float = 1.0
     chunk: int = 0             # elements per message, 0: one message per piece
     seed: int = 0              # of stochastic rounding
+    root: int = 0              # of a broadcast
 
     def specs(self, n_tiers):
         if len(self.codecs) not in (1, n_tiers):
@@ -92,9 +94,9 @@ class Call:
     def __init__(self, setup, inputs, residual=None, number=0):
         self.setup, self.residual, self.number = setup, residual, number
         self.n_ranks, self.count = inputs.shape
-        self.plan = planning.build(setup.layout, self.count)
+        self.plan = self._plan()
         self.type = DATA_TYPES[setup.dtype]
-        self.specs = setup.specs(self.plan.n_tiers)
+        self.specs = setup.specs(self.plan.n_tiers if self.plan else 1)
         self.codecs = [formats.parse(s, setup.dtype) for s in self.specs]
         self.align = max(c.align for c in self.codecs)
         self.sums = setup.op in ('sum', 'avg')
@@ -113,19 +115,27 @@ class Call:
     def run(self):
         if self.residual is not None:
             self.residual.begin()
-        if self.n_ranks == 1:
-            used = self._one_rank()
-        elif self.setup.algo == 'oneshot':
-            used = self._one_shot()
-        else:
-            used = self._tiered()
+        used = self._one_rank() if self.n_ranks == 1 else self._transfer()
         lost = ~np.isfinite(self.divisor * self.out)
         if self.residual is not None:
-            self.residual.finish(lost)
+            self.residual.finish(self._restored(lost))
             self.residual.known_zero &= all(self.specs[t - 1] == 'none' for t in used)
         self.result.lost = int(lost.sum())
         self.result.out = self.type.to_bits(self.out)
         return self.result
+
+    # The next three are what other collectives do in their own way (collectives.py).
+
+    def _plan(self):
+        return planning.build(self.setup.layout, self.count)
+
+    def _transfer(self):
+        """Moves and reduces; returns the tiers whose codec may have touched the residual."""
+        return self._one_shot() if self.setup.algo == 'oneshot' else self._tiered()
+
+    def _restored(self, lost):
+        """Which elements of the residual are as before the call."""
+        return lost
 
     def _feedback_at(self, tier):
         # A residual known to be zero need not be touched by a codec that promises to add nothing.
@@ -161,7 +171,7 @@ class Call:
         return acc + x if self.sums else pick(acc, x, self.setup.op == 'max')
 
     def _one_rank(self):
-        tier, span = self.plan.n_tiers, slice(0, self.count)
+        tier, span = len(self.specs), slice(0, self.count)
         x = self._corrected(0, span, tier)
         self.out = self.type.rounded(x)
         self._keep(0, span, tier, x - self.out)

@@ -8,6 +8,7 @@ import sys
 
 import check_calls
 import check_codes
+import check_collectives
 import check_formats
 import check_law
 import check_mx
@@ -15,7 +16,7 @@ from expect import COUNTS
 
 
 def main():
-    for module in (check_formats, check_codes, check_mx, check_calls, check_law):
+    for module in (check_formats, check_codes, check_mx, check_calls, check_collectives, check_law):
         for name, function in list(vars(module).items()):
             if name.startswith('check_'):
                 function()

@@ -3,8 +3,9 @@
 
 A C test needs no JSON and no Python to use them: tokens are key=value, separated by one blank,
 in the order of the fields of Case, followed by out= res= sent=. Values hold no blanks; an empty
-list is '-'. Meaning of the results: out is the CRC-32 of the output per call (little endian, data
-type; the same on every rank); res, per rank, that of the residual after the last call as float32,
+list is '-'; coll is left out for an AllReduce, root but for a broadcast. Meaning of the results: out is the CRC-32 of the
+output per call (little endian, data type; the same on every rank), where ranks get different shares
+per call and rank; res, per rank, that of the residual after the last call as float32,
 '-' without feedback; sent, per rank, the payload bytes of the last call.
 
     vectors.py list            all cases of case_list.py, computed
@@ -14,10 +15,13 @@ type; the same on every rank); res, per rank, that of the residual after the las
 import sys
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 import generate
 import plan as planning
 from ieee import DATA_TYPES, bits_of, crc
-from reduce import Residual, Setup, allreduce
+from collectives import COLLECTIVES
+from reduce import Residual, Setup
 
 RESULTS = ('out', 'res', 'sent')
 
@@ -39,9 +43,14 @@ class Case:
     chunk: int = 0             # elements per message; 0: one message per piece
     seed: int = 1              # of the inputs and of stochastic rounding
     inject: str = '-'          # call:rank:index:bits of the data type in hex, separated by ','
+    coll: str = 'allreduce'    # count is that of a share where a rank passes in or gets shares
+    root: int = 0              # of a broadcast
 
     def text(self):
-        return ' '.join('%s=%s' % (f.name, _plain(getattr(self, f.name))) for f in fields(self))
+        hidden = {'coll'} if self.coll == 'allreduce' else set()
+        hidden |= {'root'} if self.coll != 'broadcast' else set()
+        shown = [f for f in fields(self) if f.name not in hidden]
+        return ' '.join('%s=%s' % (f.name, _plain(getattr(self, f.name))) for f in shown)
 
 
 def _plain(value):
@@ -68,28 +77,35 @@ def _injections(text):
 
 def setup_of(case):
     return Setup(planning.parse_layout(case.layout), case.codecs.split(';'), case.op, case.dtype,
-                 case.algo, case.beta, case.chunk, case.seed)
+                 case.algo, case.beta, case.chunk, case.seed, case.root)
 
 
 def run_calls(case):
     """Yields (inputs, result, residual or None) after each call."""
     setup = setup_of(case)
     n_ranks = len(planning.make_tree(setup.layout).ranks)
+    run, has_shares, _ = COLLECTIVES[case.coll]
+    count = case.count * (n_ranks if has_shares else 1)
     residual = None
     if case.feedback:
-        residual = Residual(n_ranks, case.count, case.rdtype, bool(case.shadow),
-                            bool(case.known_zero))
+        residual = Residual(n_ranks, count, case.rdtype, bool(case.shadow), bool(case.known_zero))
     for call in range(case.calls):
-        rows = generate.inputs(case.seed, n_ranks, call, case.count, DATA_TYPES[case.dtype],
+        rows = generate.inputs(case.seed, n_ranks, call, count, DATA_TYPES[case.dtype],
                                _injections(case.inject))
-        yield rows, allreduce(setup, rows, residual, call), residual
+        yield rows, run(setup, rows, residual, call), residual
+
+
+def _outputs(case, result, n_ranks):
+    """What ranks get: one array for all, or one per rank."""
+    gets_share = COLLECTIVES[case.coll][2]
+    return result.out.reshape(n_ranks, -1) if gets_share else [result.out]
 
 
 def evaluate(case):
     """The three result tokens of a case."""
     outs = []
-    for _, result, residual in run_calls(case):
-        outs.append(crc(result.out))
+    for rows, result, residual in run_calls(case):
+        outs += [crc(np.ascontiguousarray(out)) for out in _outputs(case, result, len(rows))]
     res = [crc(bits_of(r)) for r in residual.current] if residual is not None else ['-']
     return {'out': ','.join(outs), 'res': ','.join(res), 'sent': ','.join(map(str, result.sent))}
 

@@ -109,6 +109,15 @@ uint32_t mix(uint32_t x)
     return x ^ x >> 16;
 }
 
+void set_sizes(GoldenCall &c)
+{
+    const size_t all = c.count * (size_t)c.n_ranks;
+
+    c.gets_share = c.coll == "reduce_scatter" || c.coll == "all_to_all";
+    c.send_count = c.gets_share ? all : c.count;
+    c.recv_count = c.coll == "all_gather" || c.coll == "all_to_all" ? all : c.count;
+}
+
 float power_of_two(int e)
 {
     const uint32_t bits = (uint32_t)(e + 127) << 23;
@@ -167,6 +176,9 @@ GoldenCall parse_golden_call(const std::string &line)
     c.shadow = v.at("shadow") == "1";
     c.known_zero = v.at("known_zero") == "1";
     c.seed = (uint32_t)std::stoul(v.at("seed"));
+    c.coll = v.count("coll") != 0 ? v.at("coll") : "allreduce";
+    c.root = v.count("root") != 0 ? std::stoi(v.at("root")) : 0;
+    set_sizes(c);
     for (const auto &text : split(v.at("inject"), ','))
         c.inject.push_back(parse_injection(text));
     for (const auto &text : split(v.at("out"), ','))
@@ -176,6 +188,11 @@ GoldenCall parse_golden_call(const std::string &line)
     for (const auto &text : split(v.at("sent"), ','))
         c.sent.push_back(std::stoull(text));
     return c;
+}
+
+size_t golden_out_index(const GoldenCall &c, int rank, int call)
+{
+    return c.gets_share ? (size_t)(call * c.n_ranks + rank) : (size_t)call;
 }
 
 std::vector<GoldenCall> read_golden_calls(const std::string &path)
@@ -196,9 +213,9 @@ std::vector<uint8_t> golden_input(const GoldenCall &c, int rank, int call)
 {
     const uint32_t key = mix(c.seed + mix((uint32_t)call + mix((uint32_t)rank)));
     const size_t elem = c.dtype == DSCOMM_FLOAT32 ? 4 : 2;
-    std::vector<uint8_t> bytes(c.count * elem);
+    std::vector<uint8_t> bytes(c.send_count * elem);
 
-    for (size_t i = 0; i < c.count; i++) {
+    for (size_t i = 0; i < c.send_count; i++) {
         const int32_t h = (int32_t)mix(key ^ (uint32_t)i) >> 8;
         const uint32_t g = mix(~key ^ (uint32_t)(i >> 6));
         const float x = (g & 15) != 0 ? (float)h * power_of_two(-20 - (int)(g >> 4 & 7)) : 0.0f;
@@ -210,7 +227,7 @@ std::vector<uint8_t> golden_input(const GoldenCall &c, int rank, int call)
             memcpy(&bytes[i * 2], &half, 2);
     }
     for (const auto &in : c.inject)
-        if (in.call == call && in.rank == rank && in.index < c.count)
+        if (in.call == call && in.rank == rank && in.index < c.send_count)
             memcpy(&bytes[in.index * elem], &in.bits, elem);
     return bytes;
 }

@@ -28,7 +28,11 @@ struct GoldenCall {
     dscomm_op_t op;
     dscomm_dtype_t dtype;
     std::string algo;
+    std::string coll; /* "allreduce" if the line has none */
+    int root;
     size_t count, chunk;
+    size_t send_count, recv_count; /* elements of a rank's vectors */
+    bool gets_share;               /* `out` has an entry per rank for each call */
     int calls;
     float beta;
     bool feedback, bf16_residual, shadow, known_zero;
@@ -37,6 +41,9 @@ struct GoldenCall {
     std::vector<uint32_t> out, res;
     std::vector<uint64_t> sent;
 };
+
+/* Entry of c.out for one rank's output of one call. */
+size_t golden_out_index(const GoldenCall &c, int rank, int call);
 
 GoldenCall parse_golden_call(const std::string &line);
 std::vector<GoldenCall> read_golden_calls(const std::string &path);

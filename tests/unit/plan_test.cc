@@ -46,6 +46,27 @@ std::vector<Shape> shapes()
     return all;
 }
 
+/* A collective on a flat set of ranks; count: of the whole vector. */
+Plan build_flat(dsc_collective collective, dsc_algorithm algorithm, int n_ranks, int rank,
+                size_t count, size_t chunk, bool feedback = false, int root = 0)
+{
+    dsc_plan_params params = {};
+    dscomm_plan *plan = nullptr;
+
+    params.collective = collective;
+    params.n_ranks = n_ranks;
+    params.rank = rank;
+    params.root = root;
+    params.count = count;
+    params.feedback = feedback;
+    params.algorithm = algorithm;
+    params.chunk_elems = chunk;
+    params.n_tiers = 1;
+    params.codecs[0] = dscomm_codec("int8");
+    EXPECT_EQ(dsc_plan_build(&params, &plan), DSCOMM_OK) << dscomm_last_error();
+    return Plan(plan);
+}
+
 Plan build(const Shape &shape, int rank, size_t count, dsc_algorithm algorithm, size_t chunk,
            const char *codec = "int8")
 {
@@ -86,6 +107,15 @@ void add_messages(const dscomm_plan &plan, const dsc_plan_msg *msgs, uint32_t n,
     }
 }
 
+void expect_meeting(const Traffic &sent, const Traffic &received, const std::string &what)
+{
+    EXPECT_EQ(sent, received) << what;
+    for (const auto &[pair, line] : sent) {
+        EXPECT_EQ(line.size(), line.rbegin()->first + 1u) << "a hole in the order, " << what;
+        EXPECT_NE(pair.first, pair.second);
+    }
+}
+
 class PlanShapes : public testing::TestWithParam<Shape> {};
 
 TEST_P(PlanShapes, MessagesMeet)
@@ -103,11 +133,8 @@ TEST_P(PlanShapes, MessagesMeet)
                     add_messages(*p, p->sends, p->n_sends, true, sent);
                     add_messages(*p, p->recvs, p->n_recvs, false, received);
                 }
-                EXPECT_EQ(sent, received) << count << " chunk " << chunk;
-                for (const auto &[pair, line] : sent) {
-                    EXPECT_EQ(line.size(), line.rbegin()->first + 1u) << "a hole in the order";
-                    EXPECT_NE(pair.first, pair.second);
-                }
+                expect_meeting(sent, received,
+                               std::to_string(count) + " chunk " + std::to_string(chunk));
             }
 }
 
@@ -152,6 +179,116 @@ INSTANTIATE_TEST_SUITE_P(, PlanShapes, testing::ValuesIn(shapes()), [](const aut
         c = isalnum((unsigned char)c) ? c : '_';
     return name;
 });
+
+TEST(Plan, HalvesMeetAndCoverTheirVectors)
+{
+    for (auto collective : { DSC_REDUCE_SCATTER, DSC_ALL_GATHER })
+        for (int n : { 2, 3, 7, 40 })
+            for (size_t count : { 1, 255, 1000, 20001 })
+                for (bool feedback : { false, true }) {
+                    Traffic sent, received;
+                    std::string first;
+
+                    for (int r = 0; r < n; r++) {
+                        const Plan p = build_flat(collective, DSC_ALG_TWO_SHOT, n, r,
+                                                  count * (size_t)n, 512, feedback);
+                        std::vector<int> encoded(count * (size_t)n), made(encoded);
+
+                        for (uint32_t i = 0; i < p->n_ops; i++)
+                            for (size_t e = p->ops[i].start; e < p->ops[i].start + p->ops[i].n;
+                                 e++) {
+                                const auto kind = p->ops[i].kind;
+
+                                encoded[e] += kind == DSC_OP_SEND || kind == DSC_OP_FINAL;
+                                made[e] += kind == DSC_OP_RESULT || kind == DSC_OP_FINAL ||
+                                           kind == DSC_OP_DECODE;
+                            }
+                        for (size_t e = 0; e < encoded.size(); e++) {
+                            const bool own = e / count == (size_t)r;
+                            const bool up = collective == DSC_REDUCE_SCATTER;
+
+                            ASSERT_EQ(encoded[e], own != up) << e;
+                            ASSERT_EQ(made[e], own || !up) << e;
+                        }
+                        first = r == 0 ? p->descriptor : first;
+                        EXPECT_EQ(first, p->descriptor);
+                        add_messages(*p, p->sends, p->n_sends, true, sent);
+                        add_messages(*p, p->recvs, p->n_recvs, false, received);
+                    }
+                    expect_meeting(sent, received, first);
+                }
+}
+
+/* Everybody hears from everybody, else a call with other arguments might go unnoticed. */
+void expect_all_pairs(const Traffic &sent, int n, const std::string &what)
+{
+    EXPECT_EQ(sent.size(), (size_t)(n * (n - 1))) << what;
+}
+
+TEST(Plan, BroadcastMeetsAndCovers)
+{
+    for (int n : { 2, 3, 7, 40 })
+        for (size_t count : { 1, 1000, 20001 })
+            for (int root : { 0, 1, n - 1 }) {
+                Traffic sent, received;
+                std::string what;
+
+                for (int r = 0; r < n; r++) {
+                    const Plan p =
+                        build_flat(DSC_BROADCAST, DSC_ALG_DIRECT, n, r, count, 256, false, root);
+                    std::vector<int> made(count);
+
+                    for (uint32_t i = 0; i < p->n_ops; i++) {
+                        const dsc_op &op = p->ops[i];
+
+                        EXPECT_EQ(op.kind == DSC_OP_FINAL && r != root, false);
+                        for (size_t e = op.start; e < op.start + op.n; e++)
+                            made[e]++;
+                    }
+                    EXPECT_EQ(made, std::vector<int>(count, 1)) << "rank " << r;
+                    what = p->descriptor;
+                    add_messages(*p, p->sends, p->n_sends, true, sent);
+                    add_messages(*p, p->recvs, p->n_recvs, false, received);
+                }
+                expect_meeting(sent, received, what);
+                expect_all_pairs(sent, n, what);
+            }
+}
+
+TEST(Plan, AllToAllMeetsAndCovers)
+{
+    for (int n : { 2, 3, 7, 40 })
+        for (size_t share : { 1, 255, 1000, 5001 }) {
+            const size_t count = share * (size_t)n;
+            Traffic sent, received;
+            std::string what;
+
+            for (int r = 0; r < n; r++) {
+                const Plan p = build_flat(DSC_ALL_TO_ALL, DSC_ALG_DIRECT, n, r, count, 256);
+                std::vector<int> taken(count), made(count);
+
+                for (uint32_t i = 0; i < p->n_ops; i++) {
+                    const dsc_op &op = p->ops[i];
+
+                    for (size_t e = op.start; e < op.start + op.n; e++) {
+                        taken[e] += op.kind != DSC_OP_DECODE;
+                        made[e] += op.kind != DSC_OP_SEND;
+                    }
+                    /* in place: what lay here has left before */
+                    for (uint32_t k = op.first_dep; k < op.first_dep + op.n_deps; k++)
+                        EXPECT_EQ(p->ops[p->deps[k]].start, op.start);
+                    EXPECT_EQ(op.n_deps, op.kind == DSC_OP_DECODE ? 1u : 0u);
+                }
+                EXPECT_EQ(taken, std::vector<int>(count, 1));
+                EXPECT_EQ(made, std::vector<int>(count, 1));
+                what = p->descriptor;
+                add_messages(*p, p->sends, p->n_sends, true, sent);
+                add_messages(*p, p->recvs, p->n_recvs, false, received);
+            }
+            expect_meeting(sent, received, what);
+            expect_all_pairs(sent, n, what);
+        }
+}
 
 TEST(Plan, CutsAreEqualSharesOf256)
 {

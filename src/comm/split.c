@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Splitting: ranks tell each other color and key over the communicator, the first member of each
+ * color opens a rendezvous and tells its id, and each color joins there. The new communicator has
+ * sockets, memory and failures of its own.
+ */
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What a rank says travels as bytes in float32, by an all-gather without codec. */
+#define COLOR_BYTES (2 * sizeof(uint32_t))
+/* A flag that says whether there is an id, then the id. */
+#define ID_BYTES (1 + sizeof(dscomm_unique_id_t))
+
+struct member {
+    int color, key;
+};
+
+struct split {
+    struct dscomm_comm *comm;
+    struct member *members; /* [n_ranks] what all said */
+    int n, rank, leader;    /* of this rank's color; leader: rank in comm */
+};
+
+/* Every rank's `n` bytes. all: [n_ranks][n] */
+static dscomm_status_t gather_bytes(struct dscomm_comm *comm, const void *own, size_t n,
+                                    uint8_t *all)
+{
+    const size_t n_all = n * (size_t)comm->n_ranks;
+    float *const values = dsc_calloc(DSC_MEM_COMM, n_all, sizeof(*values));
+    float *const mine = values + (size_t)comm->rank * n;
+    struct dsc_call_args args = { .send = mine,
+                                  .recv = values,
+                                  .shape = dsc_shape_make(DSC_ALL_GATHER, n, DSCOMM_FLOAT32,
+                                                          DSCOMM_SUM, NULL, false) };
+    dscomm_status_t st;
+
+    if (values == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", comm->n_ranks);
+    for (size_t i = 0; i < n; i++)
+        mine[i] = (float)((const uint8_t *)own)[i];
+    st = dsc_comm_run(comm, dsc_turns_take(&comm->turns), &args);
+    for (size_t i = 0; st == DSCOMM_OK && i < n_all; i++)
+        all[i] = (uint8_t)values[i];
+    dsc_free(values);
+    return st;
+}
+
+static dscomm_status_t gather_members(struct split *s, int color, int key)
+{
+    const struct member own = { color, key };
+
+    _Static_assert(sizeof(own) == COLOR_BYTES, "a member is what is sent of it");
+    return gather_bytes(s->comm, &own, sizeof(own), (uint8_t *)s->members);
+}
+
+static bool comes_before(const struct split *s, int a, int b)
+{
+    const struct member *const x = &s->members[a], *const y = &s->members[b];
+
+    return x->key != y->key ? x->key < y->key : a < b;
+}
+
+/* Place of this rank among those of its color: by key, then by rank. */
+static void find_place(struct split *s)
+{
+    const int me = s->comm->rank;
+
+    s->leader = me;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        if (s->members[r].color != s->members[me].color)
+            continue;
+        s->n++;
+        s->rank += r != me && comes_before(s, r, me);
+        if (comes_before(s, r, s->leader))
+            s->leader = r;
+    }
+}
+
+/* A leader that cannot open a rendezvous says so, that nobody waits for it. */
+static dscomm_status_t share_id(struct split *s, bool is_member, dscomm_unique_id_t *id_out)
+{
+    const int me = s->comm->rank;
+    uint8_t own[ID_BYTES] = { 0 };
+    uint8_t *const all = dsc_calloc(DSC_MEM_COMM, (size_t)s->comm->n_ranks, ID_BYTES);
+    dscomm_status_t opened = DSCOMM_OK, st;
+
+    if (is_member && s->leader == me)
+        opened = dscomm_unique_id_create(id_out);
+    own[0] = opened == DSCOMM_OK;
+    memcpy(own + 1, id_out, sizeof(*id_out));
+    if (all == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", s->comm->n_ranks);
+    st = gather_bytes(s->comm, own, sizeof(own), all);
+    if (st == DSCOMM_OK && is_member && all[(size_t)s->leader * ID_BYTES] == 0)
+        st = opened < 0 ? opened
+                        : dsc_fail(DSCOMM_ERR_SYSTEM,
+                                   "rank %d, the first of color %d, could not open a rendezvous",
+                                   s->leader, s->members[me].color);
+    memcpy(id_out, all + (size_t)s->leader * ID_BYTES + 1, sizeof(*id_out));
+    dsc_free(all);
+    return st;
+}
+
+dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
+                                  const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
+{
+    struct split s = { .comm = comm };
+    dscomm_comm_config_t inherited;
+    dscomm_unique_id_t id = { { 0 } };
+    dscomm_status_t st;
+
+    if (comm_out == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "comm_out is NULL");
+    DSC_TRY(dsc_comm_check(comm));
+    if (dsc_group_is_open())
+        return dsc_fail(DSCOMM_ERR_BAD_STATE, "a split inside a group");
+    if (config != NULL)
+        DSC_TRY(dsc_comm_check_config(config));
+    dsc_comm_config_of(comm, &inherited);
+    s.members = dsc_calloc(DSC_MEM_COMM, (size_t)comm->n_ranks, sizeof(*s.members));
+    if (s.members == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", comm->n_ranks);
+    st = gather_members(&s, color, key);
+    if (st == DSCOMM_OK) {
+        find_place(&s);
+        st = share_id(&s, color >= 0, &id);
+    }
+    dsc_free(s.members);
+    if (st < 0)
+        return st;
+    if (color < 0) {
+        *comm_out = NULL;
+        return DSCOMM_OK;
+    }
+    return dscomm_comm_create(s.n, s.rank, &id, config != NULL ? config : &inherited, comm_out);
+}
