@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 LAYERS = {'core': 0, 'codec': 1, 'device': 1, 'feedback': 1, 'topo': 1, 'transport': 2, 'plan': 3,
-          'tuner': 4, 'exec': 5, 'comm': 6, 'batch': 7}
+          'tuner': 4, 'exec': 5, 'comm': 6, 'batch': 7, 'cuda': 7}
 SHARED_SECOND_HEADERS = {'codec/kernels.h'}  # the primitives, used by executors and checks too
 PERF_INTERNAL = {'codec_error.c', 'codec_perf.c', 'dscomm_info.c'}  # may look inside the library
 
