@@ -4,10 +4,19 @@
 # ---- dsc_flags: what everything built here is compiled with; never exported ----
 add_library(dsc_flags INTERFACE)
 target_compile_definitions(dsc_flags INTERFACE _GNU_SOURCE)
+# nvcc hands the same options to its host compiler, one -Xcompiler for each.
+set(DSC_CUDA_HOST_FLAGS -Wall -Wextra -Wno-unused-parameter
+                        -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(DSCOMM_SANITIZE)
+    list(APPEND DSC_CUDA_HOST_FLAGS -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    string(REPLACE "," ";-fsanitize=" sanitizers "-fsanitize=${DSCOMM_SANITIZE}")
+    list(APPEND DSC_CUDA_HOST_FLAGS ${sanitizers} -fno-sanitize=vptr)
+endif()
+list(TRANSFORM DSC_CUDA_HOST_FLAGS PREPEND -Xcompiler=)
 target_compile_options(
     dsc_flags
-    INTERFACE -Wall
-              -Wextra
+    INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall>
+              $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>
               $<$<COMPILE_LANGUAGE:C>:-Wshadow>
               $<$<COMPILE_LANGUAGE:C>:-Wconversion>
               $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>
@@ -15,13 +24,21 @@ target_compile_options(
               # GoogleTest's macros hold an else; {first} leaves the other members zero
               $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-else>
               $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>
-              $<$<BOOL:${DSCOMM_WERROR}>:-Werror>
               # __FILE__ and debug information name files from the source root, on any machine
-              -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+              $<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>
+              "$<$<COMPILE_LANGUAGE:CUDA>:${DSC_CUDA_HOST_FLAGS}>")
+if(DSCOMM_WERROR)
+    target_compile_options(dsc_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>
+                                               $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+endif()
 if(DSCOMM_SANITIZE)
     # vptr: its check of an object's memory opens a pipe, which fails where a test has no descriptors
-    target_compile_options(dsc_flags INTERFACE -fsanitize=${DSCOMM_SANITIZE} -fno-sanitize=vptr
-                                               -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_compile_options(
+        dsc_flags
+        INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${DSCOMM_SANITIZE}>
+                  $<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize=vptr>
+                  $<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize-recover=all>
+                  $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer>)
     target_link_options(dsc_flags INTERFACE -fsanitize=${DSCOMM_SANITIZE})
 endif()
 
@@ -29,7 +46,8 @@ endif()
 function(dsc_build target)
     set_target_properties(${target} PROPERTIES C_STANDARD 11 C_EXTENSIONS OFF
                                                C_VISIBILITY_PRESET hidden
-                                               CXX_STANDARD 17 CXX_EXTENSIONS OFF)
+                                               CXX_STANDARD 17 CXX_EXTENSIONS OFF
+                                               CUDA_STANDARD 17 CUDA_EXTENSIONS OFF)
     target_link_libraries(${target} PRIVATE dsc_flags)
 endfunction()
 

@@ -31,9 +31,8 @@
 #define __constant__ static
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-// Plain __shared__ is for scalars: one block at a time per worker, neither poisoned nor checked,
-// and wrong in kernels whose blocks are resident together.
-#define __shared__ static thread_local
+// A static variable would survive its block and be shared by blocks that are resident together.
+#define __shared__ emu_has_no_plain_shared_variables_use_SHARED_ARRAY
 
 #define SHARED_ARRAY(T, name, n)          \
     static const char emu_key_##name = 0; \

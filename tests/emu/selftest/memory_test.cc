@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory: kinds, asynchronous allocation, mapped host memory, peers, and IPC with another process.
+#include "emu/selftest/selftest.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const int n = 64;
+static const size_t bytes = n * sizeof(int);
+
+TEST(Memory, PointersAreKnown)
+{
+    Device<int> d(n);
+    Pinned<int> h(n);
+    cudaPointerAttributes p;
+    int local = 0;
+
+    CUDA_OK(cudaPointerGetAttributes(&p, d.p + 3));
+    EXPECT_EQ(cudaMemoryTypeDevice, p.type);
+    EXPECT_EQ(0, p.device);
+    CUDA_OK(cudaPointerGetAttributes(&p, h.p));
+    EXPECT_EQ(cudaMemoryTypeHost, p.type);
+    CUDA_OK(cudaPointerGetAttributes(&p, &local));
+    EXPECT_EQ(cudaMemoryTypeUnregistered, p.type);
+}
+
+TEST(Memory, AsynchronousAllocation)
+{
+    Stream a;
+    int *p = nullptr, row[n], back[n];
+
+    for (int i = 0; i < n; i++)
+        row[i] = i;
+    CUDA_OK(cudaMallocAsync(reinterpret_cast<void **>(&p), bytes, a));
+    CUDA_OK(cudaMemcpyAsync(p, row, bytes, cudaMemcpyHostToDevice, a));
+    launch_add(p, 1, n, a);
+    CUDA_OK(cudaMemcpyAsync(back, p, bytes, cudaMemcpyDeviceToHost, a));
+    CUDA_OK(cudaFreeAsync(p, a));
+    CUDA_OK(cudaStreamSynchronize(a));
+    EXPECT_EQ(64, back[63]);
+    CUDA_FAILS(cudaErrorInvalidValue, cudaMemcpy(row, p, 4, cudaMemcpyDeviceToHost));
+}
+
+TEST(Memory, TwoDimensionalCopy)
+{
+    Stream a;
+    Device<int> from(std::vector<int>{ 0, 1, 2, 3, 4, 5, 6, 7 }), to(std::vector<int>(8, -1));
+
+    CUDA_OK(cudaMemcpy2DAsync(to.p, 8, from.p, 16, 4, 2, cudaMemcpyDeviceToDevice, a));
+    EXPECT_EQ((std::vector<int>{ 0, -1, 4, -1, -1, -1, -1, -1 }), to.get());
+}
+
+TEST(Memory, KernelsReachPinnedAndRegisteredMemory)
+{
+    Pinned<int> h(n);
+    void *alias = nullptr;
+    int *row = static_cast<int *>(aligned_alloc(4096, 4096));
+
+    memset(h.p, 0, bytes);
+    memset(row, 0, bytes);
+    CUDA_OK(cudaHostGetDevicePointer(&alias, h.p, 0));
+    launch_add(static_cast<int *>(alias), 3, n, nullptr);
+    CUDA_OK(cudaHostRegister(row, 4096, cudaHostRegisterMapped));
+    CUDA_FAILS(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(row, 4096, 0));
+    launch_add(row, 4, n, nullptr);
+    CUDA_OK(cudaDeviceSynchronize());
+    EXPECT_EQ(3, h.p[5]);
+    EXPECT_EQ(4, row[5]);
+    CUDA_OK(cudaHostUnregister(row));
+    CUDA_FAILS(cudaErrorHostMemoryNotRegistered, cudaHostUnregister(row));
+    free(row);
+}
+
+TEST(Memory, LimitPerDevice)
+{
+    size_t left = 0, total = 0;
+    void *p = nullptr;
+
+    CUDA_OK(cudaMemGetInfo(&left, &total));
+    CUDA_FAILS(cudaErrorMemoryAllocation, cudaMalloc(&p, left + 1));
+    CUDA_FAILS(cudaErrorMemoryAllocation, cudaMalloc(&p, SIZE_MAX - 100));
+}
+
+TEST(Memory, PeersMustBeEnabled)
+{
+    Device<int> d(std::vector<int>(n, 0));
+
+    CUDA_OK(cudaSetDevice(1));
+    CUDA_FAILS(cudaErrorInvalidDevice, cudaDeviceEnablePeerAccess(1, 0));
+    CUDA_OK(cudaDeviceEnablePeerAccess(0, 0));
+    CUDA_FAILS(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(0, 0));
+    launch_add(d.p, 2, n, nullptr);
+    CUDA_OK(cudaDeviceSynchronize());
+    CUDA_OK(cudaDeviceDisablePeerAccess(0));
+    CUDA_OK(cudaSetDevice(0));
+    EXPECT_EQ(2, d.get()[0]);
+}
+
+// ---- IPC: a second process opens device memory of this one and adds one to it ----
+static int opened_and_added(cudaIpcMemHandle_t handle)
+{
+    void *p = nullptr;
+
+    if (cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+        return 3;
+    launch_add(static_cast<int *>(p), 1, n, nullptr);
+    if (cudaDeviceSynchronize() != cudaSuccess)
+        return 4;
+    return cudaIpcCloseMemHandle(p) == cudaSuccess ? 0 : 5;
+}
+
+int ipc_child(const char *hex)
+{
+    cudaIpcMemHandle_t handle;
+
+    for (size_t i = 0; i < sizeof(handle); i++) {
+        unsigned byte;
+
+        if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
+            return 2;
+        reinterpret_cast<unsigned char *>(&handle)[i] = static_cast<unsigned char>(byte);
+    }
+    return opened_and_added(handle);
+}
+
+TEST(Memory, OtherProcessesOpenIt)
+{
+    Device<int> d(std::vector<int>(n, 0));
+    cudaIpcMemHandle_t handle;
+    char hex[2 * sizeof(handle) + 1];
+    int status = 1;
+    void *p;
+
+    CUDA_OK(cudaIpcGetMemHandle(&handle, d.p));
+    CUDA_FAILS(cudaErrorDeviceUninitialized, cudaIpcOpenMemHandle(&p, handle, 0)); // of its own
+    for (size_t i = 0; i < sizeof(handle); i++)
+        snprintf(hex + 2 * i, 3, "%02x", reinterpret_cast<unsigned char *>(&handle)[i]);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        execl("/proc/self/exe", "emu_selftest", "--ipc", hex, nullptr);
+        _exit(127);
+    }
+    ASSERT_EQ(pid, waitpid(pid, &status, 0));
+    EXPECT_EQ(0, status);
+    EXPECT_EQ(std::vector<int>(n, 1), d.get());
+}
