@@ -76,12 +76,12 @@ bool is_registered(const void *p)
     return find_alloc(p) != nullptr;
 }
 
-API int emu_is_device_memory(const void *p, size_t bytes)
+API int emu_is_reachable(const void *p, size_t bytes)
 {
     std::lock_guard<std::mutex> l(memory_lock);
     const Alloc *a = find_alloc(p);
 
-    return a && a->is_on_device() && reinterpret_cast<uintptr_t>(p) + bytes <= a->p + a->n;
+    return a && bytes <= a->n && reinterpret_cast<uintptr_t>(p) - a->p <= a->n - bytes;
 }
 
 // ---- allocate ----

@@ -35,15 +35,15 @@ typedef void emu_forbid_fn(unsigned kinds);
 // kernel node and runs at each replay. release(arg) is called once, when it can not run any more.
 typedef cudaError_t emu_stream_op_fn(cudaStream_t stream, void (*run)(void *arg), void *arg,
                                      void (*release)(void *arg));
-// Memory from cudaMalloc that p points into, or 0.
-typedef int emu_is_device_memory_fn(const void *p, size_t bytes);
+// Whether all these bytes are in one allocation, of the device or pinned, that kernels can reach.
+typedef int emu_is_reachable_fn(const void *p, size_t bytes);
 
 #ifdef __cplusplus
 extern "C" {
 emu_counts_fn emu_counts;
 emu_forbid_fn emu_forbid;
 emu_stream_op_fn emu_stream_op;
-emu_is_device_memory_fn emu_is_device_memory;
+emu_is_reachable_fn emu_is_reachable;
 }
 
 // All NULL where the runtime is not emulated.
