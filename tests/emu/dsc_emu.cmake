@@ -29,6 +29,7 @@ function(dsc_emu_test name)
         list(APPEND modules $<TARGET_FILE:${module}>)
     endforeach()
     string(REPLACE ";" ":" modules "${modules}")
+    add_dependencies(${arg_PROGRAM} emu_cudart emu_nccl emu_nvml ${arg_MODULES}) # found at run time
     foreach(mode IN LISTS arg_MODES)
         dsc_test_command(${name}_${mode} COMMAND $<TARGET_FILE:${arg_PROGRAM}>
                          LABELS emu ${arg_LABELS} TIMEOUT ${arg_TIMEOUT})

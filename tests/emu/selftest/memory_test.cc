@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory: kinds, asynchronous allocation, mapped host memory, peers, and IPC with another process.
+// Memory: kinds, asynchronous allocation, mapped host memory, and peers.
 #include "emu/selftest/selftest.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static const int n = 64;
 static const size_t bytes = n * sizeof(int);
@@ -96,53 +93,4 @@ TEST(Memory, PeersMustBeEnabled)
     CUDA_OK(cudaDeviceDisablePeerAccess(0));
     CUDA_OK(cudaSetDevice(0));
     EXPECT_EQ(2, d.get()[0]);
-}
-
-// ---- IPC: a second process opens device memory of this one and adds one to it ----
-static int opened_and_added(cudaIpcMemHandle_t handle)
-{
-    void *p = nullptr;
-
-    if (cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
-        return 3;
-    launch_add(static_cast<int *>(p), 1, n, nullptr);
-    if (cudaDeviceSynchronize() != cudaSuccess)
-        return 4;
-    return cudaIpcCloseMemHandle(p) == cudaSuccess ? 0 : 5;
-}
-
-int ipc_child(const char *hex)
-{
-    cudaIpcMemHandle_t handle;
-
-    for (size_t i = 0; i < sizeof(handle); i++) {
-        unsigned byte;
-
-        if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
-            return 2;
-        reinterpret_cast<unsigned char *>(&handle)[i] = static_cast<unsigned char>(byte);
-    }
-    return opened_and_added(handle);
-}
-
-TEST(Memory, OtherProcessesOpenIt)
-{
-    Device<int> d(std::vector<int>(n, 0));
-    cudaIpcMemHandle_t handle;
-    char hex[2 * sizeof(handle) + 1];
-    int status = 1;
-    void *p;
-
-    CUDA_OK(cudaIpcGetMemHandle(&handle, d.p));
-    CUDA_FAILS(cudaErrorDeviceUninitialized, cudaIpcOpenMemHandle(&p, handle, 0)); // of its own
-    for (size_t i = 0; i < sizeof(handle); i++)
-        snprintf(hex + 2 * i, 3, "%02x", reinterpret_cast<unsigned char *>(&handle)[i]);
-    const pid_t pid = fork();
-    if (pid == 0) {
-        execl("/proc/self/exe", "emu_selftest", "--ipc", hex, nullptr);
-        _exit(127);
-    }
-    ASSERT_EQ(pid, waitpid(pid, &status, 0));
-    EXPECT_EQ(0, status);
-    EXPECT_EQ(std::vector<int>(n, 1), d.get());
 }
