@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 JOBS=2
 PACKAGES=(build-essential clang-format cmake gcc-aarch64-linux-gnu iperf3 iproute2 libcjson-dev libgtest-dev libisal-dev libopenmpi-dev
     libc6-dev-arm64-cross libsodium-dev ninja-build openmpi-bin pkg-config pmccabe python3 python3-matplotlib
-    python3-numpy python3-torch qemu-user-static zlib1g-dev)
+    python3-numpy python3-pip python3-torch qemu-user-static zlib1g-dev)
 
 say() {
     printf '\n== %s\n' "$*"
@@ -46,6 +46,25 @@ install_packages() {
     fi
 }
 
+# The CUDA parts need nvcc, which Debian does not have in a version that serves: PyPI has it.
+install_cuda() {
+    local nvcc
+
+    for nvcc in "$(command -v nvcc)" "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; do
+        if [ -x "$nvcc" ]; then
+            return
+        fi
+    done
+    if [ ! -e build/cuda/complete ]; then
+        say "installing nvcc into build/cuda"
+        mkdir -p build
+    fi
+    if ! tests/support/cuda_toolkit.sh 2>&1 | indent; then
+        rm -rf build/cuda
+        say "no nvcc: the tests of CUDA parts are skipped, for the reason above"
+    fi
+}
+
 declare -A built
 
 # A folder that was configured elsewhere (another machine, a moved checkout) starts afresh.
@@ -64,7 +83,7 @@ build() { # preset
     mkdir -p build/log
     if configure_and_build "$1" >"$log" 2>&1; then
         built[$1]=0
-        grep -E 'warning:|^-- dscomm' "$log" | indent || true
+        grep -E 'warning:|^-- (dscomm|no CUDA)' "$log" | indent || true
     else
         built[$1]=1
         tail -n 100 "$log" | indent
@@ -131,6 +150,7 @@ main() {
     [ ${#stages[@]} -gt 0 ] || stages=(release mask0 asan tsan)
 
     install_packages
+    install_cuda
     for stage in "${stages[@]}"; do
         "stage_$stage"
     done
