@@ -24,8 +24,17 @@ static cudaError_t implicit_dependency(CUstream_st *s)
     return cudaSuccess;
 }
 
+static cudaError_t check_exists(const CUstream_st *s)
+{
+    if (!s->is_destroyed)
+        return cudaSuccess;
+    emu_report("use of a destroyed stream");
+    return cudaErrorInvalidResourceHandle;
+}
+
 cudaError_t stream_ready(CUstream_st *s)
 {
+    TRY(check_exists(s));
     if (sticky_error)
         return sticky();
     if (s->capture && s->capture->is_bad)
@@ -35,6 +44,7 @@ cudaError_t stream_ready(CUstream_st *s)
 
 cudaError_t forbid_in_capture(CUstream_st *s)
 {
+    TRY(check_exists(s));
     if (!s->capture)
         return implicit_dependency(s);
     s->capture->is_bad = true;

@@ -178,6 +178,7 @@ struct CUstream_st {
     int dev;
     unsigned flags;
     int priority;
+    std::atomic<bool> is_destroyed{ false };
     std::shared_ptr<Capture> capture;
     std::vector<Node *> capture_deps;
 };
@@ -199,8 +200,9 @@ Token last_of(CUstream_st *s);
 Token enqueue(CUstream_st *s, std::function<void()> run, std::vector<Token> deps = {});
 double now_ms();
 
-cudaError_t stream_ready(CUstream_st *s); // sticky fault, broken capture, implicit dependency
-cudaError_t unsafe_call();                // cudaMalloc, synchronization, ... during a capture
+// Destroyed stream, sticky fault, broken capture, implicit dependency.
+cudaError_t stream_ready(CUstream_st *s);
+cudaError_t unsafe_call(); // cudaMalloc, synchronization, ... during a capture
 cudaError_t forbid_in_capture(CUstream_st *s);
 cudaError_t wait_captured(CUstream_st *s, CUevent_st *e);
 Node *capture_node(CUstream_st *s, cudaGraphNodeType type);

@@ -15,7 +15,13 @@ std::set<CUstream_st *> &streams()
 // Stream objects are never freed, so that events and graphs may outlive them.
 static CUstream_st *make_stream(int dev, unsigned flags, int priority)
 {
-    return new CUstream_st{ queue_start(dev), dev, flags, priority, nullptr, {} };
+    auto *s = new CUstream_st;
+
+    s->q = queue_start(dev);
+    s->dev = dev;
+    s->flags = flags;
+    s->priority = priority;
+    return s;
 }
 
 static void list_stream(CUstream_st *s)
@@ -131,6 +137,7 @@ API cudaError_t cudaStreamDestroy(cudaStream_t s)
         if (s->capture)
             s->capture->members.erase(s);
         destroyed.push_back(s);
+        s->is_destroyed = true;
     }
     std::lock_guard<std::mutex> l(s->q->m);
     s->q->stop = true; // the worker finishes what is queued

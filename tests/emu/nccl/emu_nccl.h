@@ -70,8 +70,10 @@ struct Comm {
     std::mutex run_lock; // one operation of a communicator at a time
     uint64_t n_run = 0;  // operations so far: each replay of a graph counts
     std::set<cudaStream_t> streams;
+    bool has_last = false;
     cudaStream_t last_stream = nullptr;
-    cudaEvent_t last_done = nullptr; // orders operations on different streams
+    cudaEvent_t last_done = nullptr; // of the last eager operation: the next one may be elsewhere
+    cudaEvent_t meeting = nullptr;   // of the streams of one group
 
     ~Comm();
     // Remembers and reports; the same for every rank of the world, since it can not go on.

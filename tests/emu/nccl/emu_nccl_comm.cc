@@ -114,8 +114,10 @@ ncclResult_t Comm::check_alive()
 
 Comm::~Comm()
 {
-    if (last_done)
-        cudaEventDestroy(last_done);
+    for (cudaEvent_t e : { last_done, meeting }) {
+        if (e)
+            cudaEventDestroy(e);
+    }
     world_leave(this);
 }
 
@@ -173,6 +175,8 @@ static ncclResult_t check_no_capture(Comm *c)
         e = cudaFree(p);
     if (e == cudaSuccess)
         e = cudaEventCreateWithFlags(&c->last_done, cudaEventDisableTiming);
+    if (e == cudaSuccess)
+        e = cudaEventCreateWithFlags(&c->meeting, cudaEventDisableTiming);
     if (e == cudaSuccess)
         return ncclSuccess;
     return c->fail(ncclUnhandledCudaError, "init: %s (inside a stream capture?)",
@@ -324,17 +328,31 @@ NCCL_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclCom
 }
 
 // ---- the end ----
-// Own work has run, well or not: its waits have deadlines.
+static bool is_capturing(cudaStream_t s)
+{
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+
+    return cudaStreamIsCapturing(s, &status) != cudaSuccess ||
+           status != cudaStreamCaptureStatusNone;
+}
+
+// Own work has run, well or not: its waits have deadlines. A stream that captures something else by
+// now has no work of ours in its way.
 static void drain(const std::shared_ptr<Comm> &c)
 {
     std::set<cudaStream_t> streams;
+    const int device = current_device();
 
     {
         std::lock_guard<std::mutex> l(c->text_lock);
         streams = c->streams;
     }
-    for (cudaStream_t s : streams)
-        cudaStreamSynchronize(s);
+    cudaSetDevice(c->device); // whose legacy stream a null stream is
+    for (cudaStream_t s : streams) {
+        if (!is_capturing(s))
+            cudaStreamSynchronize(s);
+    }
+    cudaSetDevice(device);
 }
 
 NCCL_API ncclResult_t ncclCommFinalize(ncclComm_t comm)

@@ -59,28 +59,36 @@ static ncclResult_t join_streams(Comm *c, cudaStream_t first,
 
     for (cudaStream_t s : others) {
         if (e == cudaSuccess)
-            e = cudaEventRecord(c->last_done, s);
+            e = cudaEventRecord(c->meeting, s);
         if (e == cudaSuccess)
-            e = cudaStreamWaitEvent(first, c->last_done, 0);
+            e = cudaStreamWaitEvent(first, c->meeting, 0);
     }
-    if (e == cudaSuccess && !is_captured && c->last_stream && c->last_stream != first) {
-        e = cudaEventRecord(c->last_done, c->last_stream);
-        if (e == cudaSuccess)
-            e = cudaStreamWaitEvent(first, c->last_done, 0);
-    }
+    if (e == cudaSuccess && !is_captured && c->has_last && c->last_stream != first)
+        e = cudaStreamWaitEvent(first, c->last_done, 0);
     return cuda_ok(c, e, "order of streams");
 }
 
 static ncclResult_t release_streams(Comm *c, cudaStream_t first,
                                     const std::vector<cudaStream_t> &others)
 {
-    cudaError_t e = others.empty() ? cudaSuccess : cudaEventRecord(c->last_done, first);
+    cudaError_t e = others.empty() ? cudaSuccess : cudaEventRecord(c->meeting, first);
 
     for (cudaStream_t s : others) {
         if (e == cudaSuccess)
-            e = cudaStreamWaitEvent(s, c->last_done, 0);
+            e = cudaStreamWaitEvent(s, c->meeting, 0);
     }
     return cuda_ok(c, e, "order of streams");
+}
+
+static ncclResult_t remember_last(Comm *c, const std::vector<cudaStream_t> &streams)
+{
+    const std::lock_guard<std::mutex> l(c->text_lock);
+
+    c->has_last = true;
+    c->last_stream = streams[0];
+    c->streams.insert(streams.begin(), streams.end());
+    return cudaEventRecord(c->last_done, streams[0]) == cudaSuccess ? ncclSuccess
+                                                                    : ncclUnhandledCudaError;
 }
 
 static ncclResult_t enqueue(const std::shared_ptr<Comm> &c,
@@ -99,12 +107,7 @@ static ncclResult_t enqueue(const std::shared_ptr<Comm> &c,
     r = cuda_ok(c.get(), emu_stream_op(streams[0], run, batch, drop), "enqueue");
     if (r == ncclSuccess)
         r = release_streams(c.get(), streams[0], others);
-    if (r == ncclSuccess && !is_captured) {
-        std::lock_guard<std::mutex> l(c->text_lock);
-        c->last_stream = streams[0];
-        c->streams.insert(streams.begin(), streams.end());
-    }
-    return r;
+    return r == ncclSuccess && !is_captured ? remember_last(c.get(), streams) : r;
 }
 
 static ncclResult_t is_capturing(const Pending &p, bool *out)

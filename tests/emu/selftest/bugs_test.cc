@@ -290,6 +290,20 @@ TEST(BugsDeathTest, UnmarkedKernelWhoseBlocksWait)
     unsetenv("CUDAEMU_SPIN_MS");
 }
 
+TEST(BugsDeathTest, UseOfADestroyedStream)
+{
+    Device<int> d(std::vector<int>(64, 0));
+    cudaStream_t s;
+
+    CUDA_OK(cudaStreamCreate(&s));
+    CUDA_OK(cudaStreamDestroy(s));
+    launch_add(d.p, 1, 64, s);
+    CUDA_FAILS(cudaErrorInvalidResourceHandle, cudaGetLastError());
+    CUDA_FAILS(cudaErrorInvalidResourceHandle, cudaStreamSynchronize(s));
+    CUDA_FAILS(cudaErrorInvalidResourceHandle, cudaStreamDestroy(s));
+    EXPECT_EQ(0, d.get()[0]);
+}
+
 TEST(BugsDeathTest, CallsThatTheTestForbids)
 {
     const EmuApi emu;

@@ -3,6 +3,7 @@
 // misuse that must fail with a name.
 #include "emu/selftest/nccl_ranks.h"
 #include <cuda_fp16.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <algorithm>
@@ -203,6 +204,27 @@ static void init_without_blocking(Rank *r)
     RANK_CHECK(r, r->finish() == ncclSuccess && b.get()[0] == r->n);
 }
 
+// The stream of the last operation may be gone when the next one comes, and may capture when the
+// communicator goes.
+static void streams_come_and_go(Rank *r)
+{
+    Buffer<int> b(r, { 1 });
+    cudaStream_t other;
+    cudaGraph_t g;
+
+    r->init();
+    RANK_CUDA(r, cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    RANK_OK(r, ncclAllReduce(b.p, b.p, 1, ncclInt32, ncclSum, r->comm, other));
+    RANK_CUDA(r, cudaStreamDestroy(other));
+    RANK_OK(r, ncclAllReduce(b.p, b.p, 1, ncclInt32, ncclSum, r->comm, r->stream));
+    RANK_CHECK(r, r->finish() == ncclSuccess && b.get()[0] == r->n * r->n);
+    RANK_CUDA(r, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed));
+    RANK_OK(r, ncclCommDestroy(r->comm));
+    r->comm = nullptr;
+    RANK_CUDA(r, cudaStreamEndCapture(r->stream, &g));
+    RANK_CUDA(r, cudaGraphDestroy(g));
+}
+
 // ---- wrong ----
 // Whoever finds a mismatch names it, and all others hear of it.
 static void expect_mismatch(Rank *r, const char *what)
@@ -345,6 +367,7 @@ static void waits_have_deadlines(Rank *r)
     r->init();
     if (r->rank == 1)
         return;
+    setenv("EMU_NCCL_TIMEOUT_MS", "1000", 1);
     RANK_OK(r, ncclRecv(b.p, 1, ncclInt32, 1, r->comm, r->stream));
     RANK_CHECK(r, r->finish() == ncclSystemError);
     RANK_CHECK(r, says(r, "without a byte for recv of 1 int32"));
@@ -381,6 +404,7 @@ const std::vector<NamedCase> rank_cases = {
     { "half_sums", 2, half_sums },
     { "replays", 3, replays },
     { "streams", 2, streams },
+    { "streams_come_and_go", 2, streams_come_and_go },
     { "split", 3, split },
     { "init_without_blocking", 2, init_without_blocking },
     { "one_eager_while_others_replay", 3, one_eager_while_others_replay },
