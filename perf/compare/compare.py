@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DSComm beside gloo (torch) and Open MPI: same data, sizes and links, in turn.
 
-links: four ranks in four network namespaces over TCP, each link held to 1 Gbit/s both ways; needs
-root, else it is left out. local: two ranks on this machine over shared memory and TCP, unlimited.
+links: four ranks in four network namespaces over TCP, each link held to 1 Gbit/s both ways. slow: the
+same at 100 Mbit/s, top-k beside gloo alone. Both need root, else they are left out. local: two ranks
+on this machine over shared memory and TCP, unlimited.
 run.sh installs and builds what this needs. docs/perf.md explains the figures.
 
 Exit code: 0 when every figure is within its limit, 1 when one is not or a side failed, 2 bad
@@ -12,6 +13,7 @@ option.
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 
@@ -28,10 +30,11 @@ import tables  # noqa: E402
 DOCS = os.path.join(ROOT, 'docs')
 FIGURES = os.path.join(DOCS, 'figures')
 BEGIN, END = '<!-- compare: begin -->', '<!-- compare: end -->'
+PARTS = ('links', 'slow', 'local')
 UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 SIZES = '4K,16K,64K,256K,1M,4M,16M,64M'
 QUICK = {'sizes': '4K,256K,4M,64M', 'link_bytes': '32M', 'rounds': 3, 'link_calls': 1,
-         'raw_seconds': 1}
+         'raw_seconds': 1, 'slow_bytes': '4M'}
 
 
 def size(text):
@@ -59,9 +62,10 @@ def seconds(text):
 
 
 def codec_list(text):
-    codecs = text.split(',')
-    for codec in codecs:
-        if codec.split(':')[0] not in measure.ERR_MAX:
+    """By space, because specs have commas of their own."""
+    codecs = text.split()
+    for codec in codecs or ['']:
+        if re.split('[:,]', codec)[0] not in measure.ERR_MAX:
             raise argparse.ArgumentTypeError('%r, allowed: %s, with options after a colon' %
                                              (codec, ' '.join(measure.ERR_MAX)))
     return codecs
@@ -71,13 +75,15 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
     parser.add_argument('--build', default=os.path.join(ROOT, 'build', 'compare'),
                         help='folder of compare_dscomm and compare_mpi')
-    parser.add_argument('--only', choices=('links', 'local'), help='one part')
+    parser.add_argument('--only', choices=PARTS, help='one part')
     parser.add_argument('--quick', action='store_true', help='under a minute, for a first look')
     parser.add_argument('--codecs', type=codec_list, default=list(measure.CODECS),
-                        help='over links, by comma (%s)' % ','.join(measure.CODECS))
+                        help='over links, in one word, by space (%s)' % ' '.join(measure.CODECS))
     parser.add_argument('--sizes', type=sizes_list, default=SIZES, help='local, by comma')
     parser.add_argument('--link-size', type=size, default='64M', dest='link_bytes')
     parser.add_argument('--link-calls', type=positive, default=3, help='per round')
+    parser.add_argument('--slow-size', type=size, default='64M', dest='slow_bytes',
+                        help='over the slow links, where gloo takes 9 s for it')
     parser.add_argument('--rounds', type=positive, default=7)
     parser.add_argument('--raw-seconds', type=positive, default=2, help='of iperf3 per round')
     parser.add_argument('--rate', default='1gbit', help='of each link, as tc writes it')
@@ -88,27 +94,27 @@ def parse_args():
     parser.add_argument('--from', metavar='FILE', dest='from_file',
                         help='judge a result that was written before, measure nothing')
     parser.add_argument('--write-docs', action='store_true',
-                        help='tables, plots and result into docs/; needs both parts, a full run')
+                        help='tables, plots and result into docs/; needs all parts, a full run')
     args = parser.parse_args()
     if args.quick:
         parser.set_defaults(**QUICK)
         args = parser.parse_args()
     if args.write_docs and (args.quick or args.only):
-        parser.error('--write-docs needs both parts of a full run, not --quick or --only')
+        parser.error('--write-docs needs all parts of a full run, not --quick or --only')
     return args
 
 
 def measured(args):
-    result = {'version': 1, 'machine': measure.machine(), 'quick': args.quick, 'links': None,
-              'local': None, 'left_out': None}
-    problem = netns.why_not() if args.only != 'local' else None
+    result = {'version': 1, 'machine': measure.machine(), 'quick': args.quick, 'left_out': None,
+              **dict.fromkeys(PARTS)}
+    wanted = [args.only] if args.only else list(PARTS)
+    problem = netns.why_not() if wanted != ['local'] else None
     if problem:
         print('compare: links are left out: ' + problem, file=sys.stderr)
         result['left_out'] = problem
-    if args.only != 'local' and not problem:
-        result['links'] = measure.measure_links(args)
-    if args.only != 'links':
-        result['local'] = measure.measure_local(args)
+        wanted = [name for name in wanted if name == 'local']
+    for name in wanted:
+        result[name] = measure.PARTS[name](args)
     result['machine']['busy_after'] = measure.busy_share()
     return result
 
@@ -122,8 +128,8 @@ def write_json(result, path):
 def write_docs(result, text):
     """Everything that docs/perf.md shows of a run."""
     import plots  # matplotlib is not needed otherwise
-    if not (result['links'] and result['local']):
-        raise netns.Failed('--write-docs needs both parts: %s' % result['left_out'])
+    if not all(result.get(name) for name in PARTS):
+        raise netns.Failed('--write-docs needs all parts: %s' % result['left_out'])
     write_json(result, os.path.join(FIGURES, 'compare.json'))
     plots.draw(result, FIGURES)
     path = os.path.join(DOCS, 'perf.md')

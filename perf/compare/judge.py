@@ -7,7 +7,10 @@ absent make the exit code 1.
 """
 import math
 
-SPEED_OVER_GLOO = {'int8': (3.4, 3.6), 'int4': (6.0, 6.5)}  # at least: pass, goal
+# At least: pass, goal.
+SPEED_OVER_GLOO = {'int8': (3.4, 3.6), 'int4': (6.0, 6.5), 'topk:0.01': (5.0, 7.0)}
+SLOW_SPEED_OVER_GLOO = {'topk:0.01': (25.0, None)}
+SENT_PERCENT = {'topk:0.01': 3.0, 'topk:0.001,int8': 0.5}  # at most, of fp32's bytes
 WIRE_TIMES = {'none': 1.08}  # at most; other codecs:
 WIRE_TIMES_DEFAULT = 1.15
 LOCAL_MEAN, LOCAL_WORST, LOCAL_INT8 = 1.10, 1.25, 0.5  # at most
@@ -57,17 +60,31 @@ def asked_for(part):
     return measured + part['absent']
 
 
-def link_figures(part):
+def sent_percent(part, codec):
+    """Of the least that a rank sends without a codec: 2(n-1)/n vectors. None without the codec."""
+    row = row_of(part, 'dscomm', codec)
+    least = 2 * (part['ranks'] - 1) / part['ranks']
+    return 100 * row['sent'] / (least * row['bytes']) if row else None
+
+
+def over_gloo(part, name, limits):
     n_bytes = sizes_of(part)[0]
-    codecs = asked_for(part)
-    for codec, (passes, goal) in SPEED_OVER_GLOO.items():
-        if codec in codecs:
-            yield figure('links: gloo fp32 / DSComm %s' % codec,
+    for codec, (passes, goal) in limits.items():
+        if codec in asked_for(part):
+            yield figure('%s: gloo fp32 / DSComm %s' % (name, codec),
                          time_ratio(part, ('gloo', 'none'), ('dscomm', codec), n_bytes), False,
                          passes, goal)
-    for codec in codecs:
-        yield figure('links: %s, time / wire time' % codec, wire_times(part, codec), True,
-                     WIRE_TIMES.get(codec, WIRE_TIMES_DEFAULT))
+
+
+def link_figures(part):
+    yield from over_gloo(part, 'links', SPEED_OVER_GLOO)
+    for codec in asked_for(part):
+        if codec in SENT_PERCENT:
+            yield figure('links: %s, bytes sent / fp32, %%' % codec, sent_percent(part, codec), True,
+                         SENT_PERCENT[codec])
+        if not codec.startswith('topk'):  # so few bytes that computing sets the time, not the wire
+            yield figure('links: %s, time / wire time' % codec, wire_times(part, codec), True,
+                         WIRE_TIMES.get(codec, WIRE_TIMES_DEFAULT))
 
 
 def local_figures(part):
@@ -88,6 +105,8 @@ def figures_of(result):
     found = []
     if result.get('links'):
         found += link_figures(result['links'])
+    if result.get('slow'):
+        found += over_gloo(result['slow'], 'slow', SLOW_SPEED_OVER_GLOO)
     if result.get('local'):
         found += local_figures(result['local'])
     return found

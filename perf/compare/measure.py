@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: the two parts of a comparison, each side in turn with all others.
+"""What is measured: the parts of a comparison, each side in turn with all others.
 
 A part runs its jobs (a side with a codec) in rounds, forwards and backwards, so that a slow drift
 of the machine meets all. A job's time is the median over rounds of the median over a round's calls.
@@ -12,14 +12,18 @@ import time
 import sides
 from netns import LATENCY_MS, BURST_BYTES, Failed, Network
 
-CODECS = ('none', 'bf16', 'fp16', 'int8', 'fp8', 'fp8:e5m2', 'int4')
+CODECS = ('none', 'bf16', 'fp16', 'int8', 'fp8', 'fp8:e5m2', 'int4', 'topk:0.01', 'topk:0.001,int8')
+SLOW_CODECS = ('topk:0.01', 'topk:0.001,int8')
+SLOW_RATE = '100mbit'
+SLOW_ROUNDS = 3  # of one call, since gloo's takes seconds
 LINK_RANKS = 4
 LOCAL_RANKS = 2
 MIB = 1 << 20
 
 # A wrong answer is not slow or fast. Largest relative L2 error of a call, with feedback; a bound
-# for blunders: tests/ holds codecs to what they promise.
-ERR_MAX = {'none': 1e-6, 'bf16': 0.02, 'fp16': 0.01, 'int8': 0.05, 'fp8': 0.3, 'int4': 0.5}
+# for blunders: tests/ holds codecs to what they promise. What top-k sends waited for many calls.
+ERR_MAX = {'none': 1e-6, 'bf16': 0.02, 'fp16': 0.01, 'int8': 0.05, 'fp8': 0.3, 'int4': 0.5,
+           'topk': 4.0}
 
 
 def say(text):
@@ -84,24 +88,36 @@ def known_codecs(side, wanted):
     return known, absent
 
 
-def measure_links(args):
-    """Four ranks, slow links, TCP."""
+def measure_over_links(args, rate, others, codecs, shape):
+    """Four ranks, links of that rate, TCP. shape: bytes, rounds, calls to warm up, timed calls."""
     raw = []
-    net = Network(LINK_RANKS, args.rate)
+    net = Network(LINK_RANKS, rate)
     with sides.Stage(net, args.build, LINK_RANKS, args.timeout) as stage:
         net.serve_raw_rate()
-        start(stage, {'dscomm': sides.dscomm('tcp'), 'gloo': sides.gloo,
-                      'open_mpi': sides.open_mpi_over_links})
-        known, absent = known_codecs(stage.sides['dscomm'], args.codecs)
-        jobs = [('gloo', 'none'), ('open_mpi', 'none')] + [('dscomm', codec) for codec in known]
-        say('%d bytes over links of %s, %d rounds' % (args.link_bytes, args.rate, args.rounds))
-        rows = alternate(stage, jobs, args.link_bytes, args.rounds, 1, args.link_calls,
-                         lambda: raw.append(net.raw_rate(args.raw_seconds)))
+        start(stage, {'dscomm': sides.dscomm('tcp'), **others})
+        known, absent = known_codecs(stage.sides['dscomm'], codecs)
+        jobs = [(name, 'none') for name in others] + [('dscomm', codec) for codec in known]
+        say('%d bytes over links of %s, %d rounds' % (shape[0], rate, shape[1]))
+        rows = alternate(stage, jobs, *shape,
+                         before_round=lambda: raw.append(net.raw_rate(args.raw_seconds)))
         versions = {name: side.version for name, side in stage.sides.items()}
-    return {'ranks': LINK_RANKS, 'rate': args.rate, 'burst_bytes': BURST_BYTES,
+    return {'ranks': LINK_RANKS, 'rate': rate, 'burst_bytes': BURST_BYTES,
             'latency_ms': LATENCY_MS, 'raw_bytes_per_s': statistics.median(raw),
-            'raw_rounds': raw, 'rounds': args.rounds, 'absent': absent, 'versions': versions,
+            'raw_rounds': raw, 'rounds': shape[1], 'absent': absent, 'versions': versions,
             'rows': rows}
+
+
+def measure_links(args):
+    return measure_over_links(args, args.rate, {'gloo': sides.gloo,
+                                                'open_mpi': sides.open_mpi_over_links},
+                              args.codecs, (args.link_bytes, args.rounds, 1, args.link_calls))
+
+
+def measure_slow(args):
+    """Without a call to warm up: connections are there after the first round, which is one of
+    three."""
+    return measure_over_links(args, SLOW_RATE, {'gloo': sides.gloo}, list(SLOW_CODECS),
+                              (args.slow_bytes, SLOW_ROUNDS, 0, 1))
 
 
 def shape_of_calls(n_bytes, rounds):
@@ -127,6 +143,9 @@ def measure_local(args):
         versions = {name: side.version for name, side in stage.sides.items()}
     return {'ranks': LOCAL_RANKS, 'rounds': args.rounds, 'absent': absent, 'versions': versions,
             'rows': rows}
+
+
+PARTS = {'links': measure_links, 'slow': measure_slow, 'local': measure_local}
 
 
 def cpu_model():

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # DSComm beside gloo and Open MPI in one command: installs what is missing (Debian), builds,
-# measures (about 5 minutes; --quick: one), prints tables. Over slow links only as root. Arguments
+# measures (about 6 minutes; --quick: one), prints tables. Over slow links only as root. Arguments
 # go to compare.py, for example:
 #   perf/compare/run.sh --quick
 #   perf/compare/run.sh --json result.json --plots .

@@ -106,7 +106,7 @@ def local_text(part):
 
 def versions_text(result):
     names = {}
-    for part in filter(None, (result.get('links'), result.get('local'))):
+    for part in filter(None, (result.get(name) for name in ('links', 'slow', 'local'))):
         for side, version in part['versions'].items():
             names[version if not side.startswith('dscomm') else 'DSComm ' + version] = True
     machine = result['machine']
@@ -117,8 +117,7 @@ def versions_text(result):
 
 def report(result, figures):
     parts = [versions_text(result)]
-    if result.get('links'):
-        parts.append(link_text(result['links']))
+    parts += [link_text(result[name]) for name in ('links', 'slow') if result.get(name)]
     if result.get('local'):
         parts.append(local_text(result['local']))
     return '\n\n'.join(parts + [figure_table(figures)]) + '\n'

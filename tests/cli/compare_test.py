@@ -97,7 +97,10 @@ def good_result():
     links = [row('gloo', 'none', 1 << 26, 800e3), row('open_mpi', 'none', 1 << 26, 900e3),
              row('dscomm', 'none', 1 << 26, 860e3, 80e6),
              row('dscomm', 'int8', 1 << 26, 220e3, 20e6),
-             row('dscomm', 'int4', 1 << 26, 130e3, 12e6)]
+             row('dscomm', 'int4', 1 << 26, 130e3, 12e6),
+             row('dscomm', 'topk:0.01', 1 << 26, 114e3, 3.0e6),
+             row('dscomm', 'topk:0.001,int8', 1 << 26, 50e3, 0.5e6)]
+    slow = [row('gloo', 'none', 1 << 26, 2550e3), row('dscomm', 'topk:0.01', 1 << 26, 100e3, 3.0e6)]
     local = []
     for n_bytes, ours in ((4096, 12.4), (1 << 26, 8.0)):
         for transport in ('shm', 'tcp'):
@@ -109,6 +112,7 @@ def good_result():
     machine = {'cpu': 'abacus', 'cores': 2, 'kernel': '6', 'busy_before': 0, 'busy_after': 0}
     return {'version': 1, 'machine': machine, 'quick': False, 'left_out': None,
             'links': {**part, 'ranks': 4, 'rate': '1gbit', 'raw_bytes_per_s': 100e6, 'rows': links},
+            'slow': {**part, 'ranks': 4, 'rate': '100mbit', 'raw_bytes_per_s': 10e6, 'rows': slow},
             'local': {**part, 'ranks': 2, 'rows': local}}
 
 
@@ -157,7 +161,19 @@ class Judge(Case):
         self.assertEqual(verdicts['links: gloo fp32 / DSComm int8'], 'goal')
         self.assertEqual(verdicts['links: gloo fp32 / DSComm int4'], 'pass')
         self.assertEqual(verdicts['links: none, time / wire time'], 'pass')
-        self.assertEqual(len(verdicts), 10)
+        self.assertEqual(verdicts['links: gloo fp32 / DSComm topk:0.01'], 'goal')
+        self.assertEqual(verdicts['slow: gloo fp32 / DSComm topk:0.01'], 'pass')
+        self.assertEqual(len(verdicts), 14)
+
+    def test_bytes_of_top_k(self):
+        for codec, sent in (('topk:0.01', 3.05e6), ('topk:0.001,int8', 0.51e6)):
+            result = good_result()
+            for r in result['links']['rows']:
+                if r['codec'] == codec:
+                    r['sent'] = sent
+            run, verdicts = self.judged(result)
+            self.assertEqual(verdicts['links: %s, bytes sent / fp32, %%' % codec], 'MISSED')
+            self.assertEqual(run.returncode, 1)
 
     def test_each_limit_can_be_missed(self):
         for part, side, codec, factor, figure in (
@@ -165,6 +181,8 @@ class Judge(Case):
                 ('links', 'dscomm', 'int4', 1.1, 'links: gloo fp32 / DSComm int4'),
                 ('links', 'dscomm', 'none', 1.01, 'links: none, time / wire time'),
                 ('links', 'dscomm', 'int4', 1.07, 'links: int4, time / wire time'),
+                ('links', 'dscomm', 'topk:0.01', 1.5, 'links: gloo fp32 / DSComm topk:0.01'),
+                ('slow', 'dscomm', 'topk:0.01', 1.03, 'slow: gloo fp32 / DSComm topk:0.01'),
                 ('local', 'dscomm_shm', 'none', 1.02,
                  'local: none over shm / Open MPI, worst size'),
                 ('local', 'dscomm_tcp', 'none', 1.3,
@@ -191,14 +209,14 @@ class Judge(Case):
         self.assertEqual(run.returncode, 1)
 
     def test_a_part_left_out_has_no_figures(self):
-        run, verdicts = self.judged({**good_result(), 'links': None})
+        run, verdicts = self.judged({**good_result(), 'links': None, 'slow': None})
         self.assertEqual(run.returncode, 0, run.stdout)
         self.assertTrue(all(name.startswith('local') for name in verdicts))
 
     def test_bad_options(self):
         for words in (['--sizes', '5'], ['--sizes', '4K,x'], ['--rounds', '0'],
-                      ['--codecs', 'int3'], ['--only', 'moon'], ['--quick', '--write-docs'], ['--link-size', '8G'],
-                      ['--timeout', '151']):
+                      ['--codecs', 'int3'], ['--codecs', ''], ['--only', 'moon'],
+                      ['--quick', '--write-docs'], ['--link-size', '8G'], ['--timeout', '151']):
             run = compare(*words)
             self.assertEqual((run.returncode, run.stdout), (2, ''), words)
             self.assertIn('error: ', run.stderr)
@@ -251,7 +269,7 @@ class Links(Case):
     words = ('--only', 'links', '--link-size', '1M', '--rounds', '2', '--raw-seconds', '1')
 
     def test_all_sides(self):
-        run = compare(*self.words, '--codecs', 'none,int8', '--json', self.json, '--plots',
+        run = compare(*self.words, '--codecs', 'none int8', '--json', self.json, '--plots',
                       self.folder)
         links = self.result_of(run)['links']
         jobs = [('gloo', 'none'), ('open_mpi', 'none'), ('dscomm', 'none'), ('dscomm', 'int8')]
