@@ -62,6 +62,10 @@ struct dsc_codec_ops {
      */
     bool (*stays_finite)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
                          size_t n, float a);
+
+    /* NULL: all elements are sent. Sets u to 0 where this message, an own one, has an element. */
+    void (*clear_sent)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
+                       size_t n, float *u);
 };
 
 /*

@@ -293,6 +293,17 @@ static bool topk_stays_finite(const struct dsc_codec *codec, const struct dsc_ms
     return true;
 }
 
+static void topk_clear_sent(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first,
+                            size_t n, float *u)
+{
+    for (size_t at = 0; at < n; at += DSC_SEGMENT) {
+        const struct segment s = segment_at(codec, msg, first + at);
+
+        for (size_t i = 0; i < s.values.n; i++)
+            u[at + s.index[i]] = 0.0f;
+    }
+}
+
 const struct dsc_codec_ops dsc_topk_ops = {
     .message_bytes = topk_message_bytes,
     .encode = topk_encode,
@@ -300,4 +311,5 @@ const struct dsc_codec_ops dsc_topk_ops = {
     .decode = topk_decode,
     .decode_add = topk_decode_add,
     .stays_finite = topk_stays_finite,
+    .clear_sent = topk_clear_sent,
 };

@@ -105,6 +105,12 @@ static dscomm_status_t check_feedback(const struct dscomm_comm *comm, const stru
         return dsc_fail(DSCOMM_ERR_INVALID,
                         "feedback object of %zu elements for a call that sends from %zu",
                         dscomm_feedback_count(a->feedback), want);
+    if (a->feedback != NULL && dsc_feedback_has_momentum(a->feedback) &&
+        a->shape.collective != DSC_ALLREDUCE && a->shape.collective != DSC_REDUCE_SCATTER)
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "%s with the momentum of a feedback object, which is for allreduce and "
+                        "reduce_scatter",
+                        dsc_collective_traits(a->shape.collective)->name);
     return DSCOMM_OK;
 }
 

@@ -15,7 +15,7 @@ bool dsc_batch_takes(const dscomm_feedback_t *feedback)
     if (feedback == NULL)
         return true;
     dsc_feedback_begin(feedback, &r);
-    return r.type == DSCOMM_RESIDUAL_FP32;
+    return r.type == DSCOMM_RESIDUAL_FP32 && !dsc_feedback_has_momentum(feedback);
 }
 
 bool dsc_batch_agrees(const dscomm_feedback_t *a, const dscomm_feedback_t *b)

@@ -31,26 +31,33 @@ static inline size_t dsc_recv_index(const struct dsc_compute *ctx, size_t at)
     return at - ctx->plan->recv_base;
 }
 
-/* Own value of elements [first, first + n) of the op's span: as it lies, or loaded into `tile`. */
+/*
+ * Own value of elements [first, first + n) of the op's span: as it lies, or loaded into `tile`.
+ * With momentum an input is u = m*u + g, which is made here, once per call and element.
+ */
 const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *op, size_t first,
                            size_t n, float *tile);
 /* True if dsc_own_value() needs no tile. */
 bool dsc_own_value_is_there(const struct dsc_compute *ctx, const struct dsc_op *op);
+
+/* u is 0 where the message, of which elements [first, first + n) are at `at`, sends an element. */
+void dsc_clear_sent(const struct dsc_compute *ctx, const struct dsc_codec *codec,
+                    const struct dsc_msg *msg, size_t first, size_t n, size_t at);
 
 /* Elements [at, at + n) of one of the residual's vectors: as they lie, or loaded into `tile`. */
 const float *dsc_load_residual(const struct dsc_compute *ctx, const void *vector, size_t at,
                                size_t n, float *tile);
 /* Stores r'; where it is not finite as stored the old r stays. */
 void dsc_store_residual(const struct dsc_compute *ctx, size_t at, const float *fresh, size_t n);
-/* Elements whose A*o is not finite get back the r from before the call. */
+/* Elements whose A*o is not finite get back the r, and the u, from before the call. */
 void dsc_restore_residual(const struct dsc_compute *ctx, size_t at, const float *o, size_t n);
 /* Sets the marks (see dsc_mark_bytes()) of elements [first, first + n) of a message; first is a
  * multiple of DSC_MARK_ELEMS. */
 void dsc_mark_nonfinite(const struct dsc_compute *ctx, uint8_t *marks, size_t first, const float *o,
                         size_t n);
-/* Marked elements of the n from `at` on get back the r from before the call. */
+/* Marked elements of the n from `at` on get back the r, and the u, from before the call. */
 void dsc_restore_marked(const struct dsc_compute *ctx, size_t at, const uint8_t *marks, size_t n);
-/* x and o are known: r' = x - A*o, or the old r where A*o is not finite (n_bad elements). */
+/* x and o are known: r' = x - A*o, or the old r and u where A*o is not finite (n_bad elements). */
 void dsc_keep_owner_residual(const struct dsc_compute *ctx, size_t at, const float *x,
                              const float *o, const float *old, size_t n, size_t n_bad,
                              const struct dsc_tiles *t);

@@ -56,6 +56,7 @@ static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc
                                            : ctx->residual_flags & ~DSC_STREAM);
         if (!direct)
             dsc_store_residual(ctx, at, fresh, n);
+        dsc_clear_sent(ctx, codec, msg, i, n, at);
     }
 }
 
@@ -122,6 +123,7 @@ static size_t compute_final_fused(const struct dsc_compute *ctx, const struct ds
         dsc_sum_tile(ctx, op, msgs, i, n, t);
         codec->ops->encode_feedback(codec, msg, i, n, t->value, (const float *)r->in + k, r->beta,
                                     (float *)r->out + k, ctx->residual_flags);
+        dsc_clear_sent(ctx, codec, msg, i, n, at);
         n_bad += decode_float32(ctx, codec, msg, i, n, at, true);
     }
     return n_bad;
@@ -161,6 +163,7 @@ size_t dsc_compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
         old = add_residual(ctx, op, at, n, t);
         y = dsc_divided(ctx, n, t);
         codec->ops->encode(codec, &msg, i, n, y, d);
+        dsc_clear_sent(ctx, codec, &msg, i, n, at);
         o = dsc_output_of(ctx, at, d, n, t);
         bad = k->count_nonfinite(o, ctx->ranks, n);
         if (old != NULL)

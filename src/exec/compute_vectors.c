@@ -6,24 +6,53 @@
 
 #include <math.h>
 
+static bool has_momentum(const struct dsc_compute *ctx)
+{
+    return ctx->call->feedback && ctx->call->residual.velocity_in != NULL;
+}
+
 bool dsc_own_value_is_there(const struct dsc_compute *ctx, const struct dsc_op *op)
 {
-    return op->own_partial != DSC_NO_BUFFER || ctx->plan->params.dtype == DSCOMM_FLOAT32;
+    return op->own_partial != DSC_NO_BUFFER ||
+           (ctx->plan->params.dtype == DSCOMM_FLOAT32 && !has_momentum(ctx));
+}
+
+/* Elements [at, at + n) of the caller's input. */
+static const float *input(const struct dsc_compute *ctx, size_t at, size_t n, float *tile)
+{
+    const dscomm_dtype_t dtype = ctx->plan->params.dtype;
+    const uint8_t *const bits =
+        (const uint8_t *)ctx->call->send + dsc_send_index(ctx, at) * dsc_dtype_bytes(dtype);
+
+    if (dtype == DSCOMM_FLOAT32)
+        return (const float *)(const void *)bits;
+    dsc_dtype_load(dtype, tile, bits, n);
+    return tile;
 }
 
 const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *op, size_t first,
                            size_t n, float *tile)
 {
-    const dscomm_dtype_t dtype = ctx->plan->params.dtype;
-    const uint8_t *input = ctx->call->send;
+    const struct dsc_residual *const r = &ctx->call->residual;
+    const size_t at = op->start + first;
+    float *own;
 
     if (op->own_partial != DSC_NO_BUFFER)
         return ctx->partial + op->own_partial + first;
-    input += dsc_send_index(ctx, op->start + first) * dsc_dtype_bytes(dtype);
-    if (dtype == DSCOMM_FLOAT32)
-        return (const float *)(const void *)input;
-    dsc_dtype_load(dtype, tile, input, n);
-    return tile;
+    if (!has_momentum(ctx))
+        return input(ctx, at, n, tile);
+    own = r->velocity_out + dsc_send_index(ctx, at);
+    ctx->k->axpy(own, input(ctx, at, n, tile), r->velocity_in + dsc_send_index(ctx, at),
+                 r->momentum, n);
+    return own;
+}
+
+void dsc_clear_sent(const struct dsc_compute *ctx, const struct dsc_codec *codec,
+                    const struct dsc_msg *msg, size_t first, size_t n, size_t at)
+{
+    if (has_momentum(ctx) && codec->ops->clear_sent != NULL)
+        codec->ops->clear_sent(codec, msg, first, n,
+                               ctx->call->residual.velocity_out + dsc_send_index(ctx, at));
 }
 
 const float *dsc_load_residual(const struct dsc_compute *ctx, const void *vector, size_t at,
@@ -64,6 +93,21 @@ void dsc_store_residual(const struct dsc_compute *ctx, size_t at, const float *f
             keep_old(r, at + i);
 }
 
+/* Element k of u stays as it was before the call. */
+static void keep_old_momentum(const struct dsc_compute *ctx, size_t k)
+{
+    const struct dsc_residual *const r = &ctx->call->residual;
+
+    if (has_momentum(ctx))
+        r->velocity_out[k] = r->velocity_in[k];
+}
+
+static void keep_all_old(const struct dsc_compute *ctx, size_t k)
+{
+    keep_old(&ctx->call->residual, k);
+    keep_old_momentum(ctx, k);
+}
+
 void dsc_restore_residual(const struct dsc_compute *ctx, size_t at, const float *o, size_t n)
 {
     const struct dsc_residual *r = &ctx->call->residual;
@@ -72,7 +116,7 @@ void dsc_restore_residual(const struct dsc_compute *ctx, size_t at, const float 
         return;
     for (size_t i = 0; i < n; i++)
         if (!isfinite(o[i] * ctx->ranks))
-            keep_old(r, dsc_send_index(ctx, at + i));
+            keep_all_old(ctx, dsc_send_index(ctx, at + i));
 }
 
 void dsc_mark_nonfinite(const struct dsc_compute *ctx, uint8_t *marks, size_t first, const float *o,
@@ -94,7 +138,7 @@ void dsc_restore_marked(const struct dsc_compute *ctx, size_t at, const uint8_t 
         return;
     for (size_t i = 0; i < n; i++)
         if (marks[i / DSC_MARK_ELEMS / 8] >> i / DSC_MARK_ELEMS % 8 & 1)
-            keep_old(r, dsc_send_index(ctx, at + i));
+            keep_all_old(ctx, dsc_send_index(ctx, at + i));
 }
 
 const float *dsc_store_output(const struct dsc_compute *ctx, size_t at, const float *src, size_t n,
@@ -122,8 +166,10 @@ void dsc_keep_owner_residual(const struct dsc_compute *ctx, size_t at, const flo
     if (direct)
         return;
     for (size_t i = 0; n_bad > 0 && i < n; i++)
-        if (!isfinite(o[i] * ctx->ranks))
+        if (!isfinite(o[i] * ctx->ranks)) {
             fresh[i] = old[i];
+            keep_old_momentum(ctx, dsc_send_index(ctx, at + i));
+        }
     dsc_store_residual(ctx, at, fresh, n);
 }
 

@@ -14,14 +14,19 @@ struct dsc_residual {
     void *out;
     dscomm_residual_type_t type;
     float beta;
-    bool
-        known_zero; /* created or reset and not written since: `none` neither reads nor writes it */
+    /* Created or reset and not written since: `none` neither reads nor writes it. */
+    bool known_zero;
+    const float *velocity_in; /* u, [count]; NULL: the object has no momentum */
+    float *velocity_out;
+    float momentum;
 };
+
+bool dsc_feedback_has_momentum(const dscomm_feedback_t *fb); /* not NULL */
 
 /* Borrowed until finish or the end of the failed call. */
 void dsc_feedback_begin(const dscomm_feedback_t *fb, struct dsc_residual *residual_out);
 
-/* The call succeeded. wrote: it filled every element of `out`. */
+/* The call succeeded. wrote: it filled every element of `out` and, if there, `velocity_out`. */
 void dsc_feedback_finish(dscomm_feedback_t *fb, bool wrote);
 
 /* The call failed after it may have written to `out`. With one vector (shadow 0) r is lost. */

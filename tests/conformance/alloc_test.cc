@@ -22,6 +22,8 @@ struct Case {
     size_t count;
     const char *collective = "allreduce";
     bool grouped = false;
+    const char *codec = "int8";
+    float momentum = 0.0f;
 };
 
 Collective find_collective(const char *name)
@@ -52,6 +54,10 @@ TEST_P(Alloc, NothingInAThousandCalls)
     auto *const count_stop = (dsc_count_stop_fn *)dlsym(RTLD_DEFAULT, "dsc_count_stop");
     dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
 
+    const auto *const codec = dscomm_codec(GetParam().codec);
+    dscomm_feedback_config_t feedback_config = DSCOMM_FEEDBACK_CONFIG_INIT;
+
+    feedback_config.momentum = GetParam().momentum;
     ASSERT_NE(count_start, nullptr) << "run under the preloaded counter";
     ASSERT_NE(count_stop, nullptr);
     config.n_threads = GetParam().n_threads;
@@ -68,7 +74,7 @@ TEST_P(Alloc, NothingInAThousandCalls)
         in[i].assign(sent, 0.37f);
         out[i].resize(coll.recv_count(n, 3));
         if (coll.takes_feedback) {
-            ASSERT_EQ(dscomm_feedback_create(sent, nullptr, &fbs[i]), DSCOMM_OK);
+            ASSERT_EQ(dscomm_feedback_create(sent, &feedback_config, &fbs[i]), DSCOMM_OK);
         }
         ASSERT_EQ(dscomm_stream_create(&streams[i]), DSCOMM_OK);
     });
@@ -81,8 +87,8 @@ TEST_P(Alloc, NothingInAThousandCalls)
             if (GetParam().grouped)
                 call_grouped(in[i].data(), out[i].data(), n, w.comms[i], stream);
             else
-                coll.call({ in[i].data(), out[i].data(), n, DSCOMM_FLOAT32, DSCOMM_SUM,
-                            dscomm_codec("int8"), fbs[i], w.comms[i], stream });
+                coll.call({ in[i].data(), out[i].data(), n, DSCOMM_FLOAT32, DSCOMM_SUM, codec,
+                            fbs[i], w.comms[i], stream });
         }
         dscomm_stream_synchronize(streams[i]);
     };
@@ -127,10 +133,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{ "tcp", 2, 200000 }, Case{ "shm", 1, 2000, "reduce_scatter" },
                     Case{ "tcp", 2, 60000, "reduce_scatter" }, Case{ "shm", 1, 2000, "all_gather" },
                     Case{ "tcp", 2, 60000, "all_gather" }, Case{ "tcp", 2, 60000, "broadcast" },
-                    Case{ "shm", 1, 2000, "all_to_all" }, Case{ "tcp", 2, 60000, "all_to_all" }),
+                    Case{ "shm", 1, 2000, "all_to_all" }, Case{ "tcp", 2, 60000, "all_to_all" },
+                    Case{ "shm", 2, 200000, "allreduce", false, "topk:0.01", 0.9f },
+                    Case{ "tcp", 1, 60000, "reduce_scatter", false, "topk:0.01", 0.9f }),
     [](const auto &p) {
         return std::string(p.param.transport) + "_" + std::to_string(p.param.n_threads) +
-               "threads_" + p.param.collective;
+               "threads_" + p.param.collective + (p.param.momentum > 0.0f ? "_momentum" : "");
     });
 
 } // namespace

@@ -315,16 +315,32 @@ struct FaultRun {
     bool inputs_kept = true;
 };
 
+/* The residual, and behind it the momentum. */
+std::vector<float> all_of(dscomm_feedback_t *fb, float momentum)
+{
+    const size_t n = dscomm_feedback_count(fb);
+    std::vector<float> values(momentum > 0.0f ? 2 * n : n);
+
+    EXPECT_EQ(dscomm_feedback_read(fb, 0, n, values.data()), DSCOMM_OK);
+    if (momentum > 0.0f) {
+        EXPECT_EQ(dscomm_feedback_read_momentum(fb, 0, n, values.data() + n), DSCOMM_OK);
+    }
+    return values;
+}
+
 /* Two good calls with feedback, then one with the fault, in place with preserve_input. */
-FaultRun run_with_fault(dsc_fault_kind kind, int64_t nth, int timeout_ms)
+FaultRun run_with_fault(dsc_fault_kind kind, int64_t nth, int timeout_ms, float momentum = 0.0f)
 {
     const size_t n = 40000;
+    const auto *const codec = dscomm_codec(momentum > 0.0f ? "topk:0.01" : "int8");
+    dscomm_feedback_config_t feedback_config = DSCOMM_FEEDBACK_CONFIG_INIT;
     dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
     FaultRun run;
 
     config.timeout_ms = timeout_ms;
-    config.chunk_bytes = 4096;
+    config.chunk_bytes = momentum > 0.0f ? 1 << 18 : 4096;
     config.preserve_input = 1;
+    feedback_config.momentum = momentum;
     World w(3, "loopback", config);
 
     run.outcomes.resize(3);
@@ -336,13 +352,13 @@ FaultRun run_with_fault(dsc_fault_kind kind, int64_t nth, int timeout_ms)
             data[(size_t)r][i] = (float)std::sin(1.0 + (double)i * (r + 1));
         std::vector<float> out(n);
 
-        ASSERT_EQ(dscomm_feedback_create(n, nullptr, &fbs[(size_t)r]), DSCOMM_OK);
+        ASSERT_EQ(dscomm_feedback_create(n, &feedback_config, &fbs[(size_t)r]), DSCOMM_OK);
         for (int k = 0; k < 2; k++)
             ASSERT_EQ(dscomm_allreduce_compressed(data[(size_t)r].data(), out.data(), n,
-                                                  DSCOMM_FLOAT32, DSCOMM_SUM, dscomm_codec("int8"),
-                                                  fbs[(size_t)r], w.comms[(size_t)r], nullptr),
+                                                  DSCOMM_FLOAT32, DSCOMM_SUM, codec, fbs[(size_t)r],
+                                                  w.comms[(size_t)r], nullptr),
                       DSCOMM_OK);
-        dscomm_feedback_read(fbs[(size_t)r], 0, n, before[(size_t)r].data());
+        before[(size_t)r] = all_of(fbs[(size_t)r], momentum);
     });
     Fault::set(kind, 1, nth, 300);
     w.each([&](int r) {
@@ -351,11 +367,11 @@ FaultRun run_with_fault(dsc_fault_kind kind, int64_t nth, int timeout_ms)
         Outcome &o = run.outcomes[(size_t)r];
 
         o.status = dscomm_allreduce_compressed(data[(size_t)r].data(), data[(size_t)r].data(), n,
-                                               DSCOMM_FLOAT32, DSCOMM_SUM, dscomm_codec("int8"),
-                                               fbs[(size_t)r], w.comms[(size_t)r], nullptr);
+                                               DSCOMM_FLOAT32, DSCOMM_SUM, codec, fbs[(size_t)r],
+                                               w.comms[(size_t)r], nullptr);
         o.text = dscomm_last_error();
         o.seconds = seconds_since(start);
-        dscomm_feedback_read(fbs[(size_t)r], 0, n, after[(size_t)r].data());
+        after[(size_t)r] = all_of(fbs[(size_t)r], momentum);
         if (o.status != DSCOMM_OK) {
             EXPECT_EQ(before[(size_t)r], after[(size_t)r]) << "residual of rank " << r;
             EXPECT_EQ(data[(size_t)r], copy) << "input of rank " << r;
@@ -379,6 +395,16 @@ TEST_F(Fault, ADroppedMessageIsADeadlineThatNamesTheRank)
         }
         EXPECT_TRUE(named) << nth;
     }
+}
+
+TEST_F(Fault, MomentumStaysAsItWas)
+{
+    int n_failed = 0;
+
+    for (int64_t nth : { 0, 1, 3 })
+        for (const auto &o : run_with_fault(DSC_FAULT_DROP, nth, 500, 0.9f).outcomes)
+            n_failed += o.status != DSCOMM_OK;
+    EXPECT_GE(n_failed, 3);
 }
 
 TEST_F(Fault, ADamagedMessageIsNoticed)

@@ -13,6 +13,7 @@ struct Tensor {
     const char *codec = "int8";
     bool feedback = true;
     dscomm_dtype_t dtype = DSCOMM_FLOAT32;
+    float momentum = 0.0f;
 };
 
 /* The tensors of one rank. Values are exact in int8 and in none. */
@@ -29,7 +30,10 @@ struct Group {
             in.push_back(probe("int8", tensor.count, 1));
             out.emplace_back(tensor.count, -1.0f);
             if (tensor.feedback) {
-                EXPECT_EQ(dscomm_feedback_create(tensor.count, nullptr, &fb), DSCOMM_OK);
+                dscomm_feedback_config_t config = DSCOMM_FEEDBACK_CONFIG_INIT;
+
+                config.momentum = tensor.momentum;
+                EXPECT_EQ(dscomm_feedback_create(tensor.count, &config, &fb), DSCOMM_OK);
             }
             feedback.push_back(fb);
         }
@@ -77,6 +81,30 @@ TEST_P(Grouped, D6_CountsZeroFiveZero)
             ASSERT_EQ(dscomm_group_end(), DSCOMM_OK); /* nothing in it */
         });
     }
+}
+
+/* u = m*u + g is not forgotten on the way through a group; collectives without sums refuse it. */
+TEST_P(Grouped, MomentumIsKept)
+{
+    World w(2, GetParam());
+
+    w.each([&](int r) {
+        dscomm_comm_t *const comm = w.comms[(size_t)r];
+        const Tensor tensor = { 300, "int8", true, DSCOMM_FLOAT32, 0.5f };
+        Group group({ tensor, tensor });
+        Floats wide(600);
+
+        for (float factor : { 1.0f, 1.5f, 1.75f }) {
+            ASSERT_EQ(group.run(comm), DSCOMM_OK) << dscomm_last_error();
+            for (size_t i = 0; i < 300; i++)
+                ASSERT_EQ(group.out[1][i], 2 * factor * group.in[1][i]) << i << " " << factor;
+        }
+        EXPECT_EQ(dscomm_all_gather_compressed(group.in[0].data(), wide.data(), 300, DSCOMM_FLOAT32,
+                                               dscomm_codec("int8"), group.feedback[0], comm,
+                                               nullptr),
+                  DSCOMM_ERR_INVALID);
+        EXPECT_NE(std::string(dscomm_last_error()).find("momentum"), std::string::npos);
+    });
 }
 
 /* One plan and one call for all that agree; each tensor has blocks of its own. */

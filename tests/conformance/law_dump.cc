@@ -43,10 +43,11 @@ void write_meta(const Job &job)
     char text[512];
     const int n = snprintf(
         text, sizeof(text),
-        "ranks=%d\ncalls=%d\ncount=%zu\ndtype=%s\nop=%s\nmode=%s\nrdtype=%s\nshadow=%d\nalgo=%s\n",
+        "ranks=%d\ncalls=%d\ncount=%zu\ndtype=%s\nop=%s\nmode=%s\nrdtype=%s\nshadow=%d\nalgo=%s\n"
+        "momentum=%.9g\n",
         job.c.n_ranks, job.c.calls, job.c.count, dsc_dtype_name(job.c.dtype), ops[job.c.op],
         job.mode == "dyadic" ? "dyadic" : "random", job.c.bf16_residual ? "bf16" : "fp32",
-        job.c.shadow, job.c.algo.c_str());
+        job.c.shadow, job.c.algo.c_str(), (double)job.c.momentum);
 
     write_file(job, "meta.txt", text, (size_t)n);
 }
@@ -97,6 +98,7 @@ dscomm_feedback_t *make_feedback(const GoldenCall &c)
     config.beta = c.beta;
     config.type = c.bf16_residual ? DSCOMM_RESIDUAL_BF16 : DSCOMM_RESIDUAL_FP32;
     config.shadow = c.shadow;
+    config.momentum = c.momentum;
     EXPECT_EQ(dscomm_feedback_create(c.count, &config, &fb), DSCOMM_OK);
     EXPECT_EQ(dscomm_feedback_write(fb, 0, 1, &zero), DSCOMM_OK); /* not known to be zero */
     return fb;
@@ -116,6 +118,10 @@ void run_rank(const Job &job, int rank, dscomm_comm_t *comm)
         const auto in = input_bits(job, rank, t);
         std::vector<uint8_t> out(in.size());
 
+        if (c.momentum > 0.0f) {
+            dscomm_feedback_read_momentum(fb, 0, c.count, residual.data());
+            write_file(job, numbered("mom", t, rank), residual.data(), residual.size() * 4);
+        }
         ASSERT_EQ(dscomm_allreduce_compressed(in.data(), out.data(), c.count, c.dtype, c.op,
                                               codecs.back(), fb, comm, nullptr),
                   DSCOMM_OK)

@@ -18,10 +18,10 @@ import numpy as np
 
 LINE = ('layout=%(layout)s codecs=%(codecs)s op=%(op)s dtype=%(dtype)s algo=%(algo)s count=%(count)d '
         'calls=%(calls)d beta=1 feedback=1 rdtype=%(rdtype)s shadow=%(shadow)d known_zero=0 chunk=%(chunk)d '
-        'seed=%(seed)d inject=%(inject)s out=- res=- sent=-')
+        'seed=%(seed)d inject=%(inject)s momentum=%(momentum)g out=- res=- sent=-')
 DEFAULTS = dict(layout='0,1,2', codecs='int8', op='sum', dtype='fp32', algo='tiered', count=1500,
                 calls=6, rdtype='fp32', shadow=1, seed=5, inject='-', transport='loopback', chunk=0,
-                law=True)  # law False: only the bits are compared
+                momentum=0.0, law=True)  # law False: only the bits are compared
 CODECS = ['none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=64', 'int4', 'int4:block=16', 'fp8', 'fp8:e5m2',
           'topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8',
           'int8,hadamard', 'int4,hadamard', 'int4:block=16,hadamard', 'fp8,hadamard', 'int4:signed',
@@ -66,6 +66,14 @@ def cases():
         yield 'random', dict(codecs=codecs, op='avg', rdtype='bf16')
         yield 'random', dict(codecs=codecs, shadow=0, transport='tcp')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='bf16;int8', op='avg', dtype='bf16')
+    for number, codecs in enumerate(('topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8', 'int8', 'none')):
+        for transport in ('loopback', 'shm', 'tcp'):
+            layout = LAYOUTS[(number + len(transport)) % len(LAYOUTS)]
+            yield 'random', dict(codecs=codecs, momentum=0.9, inject=NAN_CALL['fp32'],
+                                 transport=transport)
+            yield 'random', dict(layout=layout, codecs=codecs, momentum=0.9, op='avg', dtype='bf16',
+                                 rdtype='bf16', transport=transport)
+        yield 'random', dict(codecs=codecs, momentum=0.9, algo='oneshot', inject=NAN_CALL['fp32'])
     for codecs in CODECS:
         yield 'constant', dict(codecs=codecs, layout='0,1,2,3', calls=200, count=2048)
 
@@ -114,8 +122,12 @@ class Checker:
         setup = self.vectors.setup_of(case)
         dump = self.law.Dump(folder)
         word = self.types[case.dtype].word
-        residual = self.reduction.Residual(dump.n_ranks, case.count, case.rdtype, bool(case.shadow))
+        residual = self.reduction.Residual(dump.n_ranks, case.count, case.rdtype, bool(case.shadow),
+                                           momentum=case.momentum)
         for call in range(case.calls):
+            if case.momentum:
+                self.check(np.array_equal(dump.residuals('mom_%d_%%d.bin' % call),
+                                          residual.velocity), 'momentum before call', call, line)
             rows = np.array([np.fromfile('%s/in_%d_%d.bin' % (folder, call, r), word)
                              for r in range(dump.n_ranks)])
             result = self.reduction.allreduce(setup, rows, residual)

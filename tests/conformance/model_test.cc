@@ -29,6 +29,7 @@ dscomm_feedback_t *make_feedback(const GoldenCall &c)
     config.beta = c.beta;
     config.type = c.bf16_residual ? DSCOMM_RESIDUAL_BF16 : DSCOMM_RESIDUAL_FP32;
     config.shadow = c.shadow;
+    config.momentum = c.momentum;
     EXPECT_EQ(dscomm_feedback_create(c.send_count, &config, &fb), DSCOMM_OK);
     if (!c.known_zero && c.count > 0) { /* zeros, but not known to be */
         EXPECT_EQ(dscomm_feedback_write(fb, 0, 1, &zero), DSCOMM_OK);
@@ -129,6 +130,12 @@ void run_rank(const GoldenCall &c, int rank, dscomm_comm_t *comm, size_t chunk, 
         ASSERT_EQ(dscomm_feedback_read(fb, 0, c.send_count, residual.data()), DSCOMM_OK);
         EXPECT_EQ(crc32_of(residual.data(), c.send_count * 4), c.res[(size_t)rank])
             << "residual of rank " << rank << "\n"
+            << c.line;
+    }
+    if (c.momentum > 0.0f) {
+        ASSERT_EQ(dscomm_feedback_read_momentum(fb, 0, c.send_count, residual.data()), DSCOMM_OK);
+        EXPECT_EQ(crc32_of(residual.data(), c.send_count * 4), c.mom[(size_t)rank])
+            << "momentum of rank " << rank << "\n"
             << c.line;
     }
     dscomm_feedback_destroy(fb);

@@ -224,6 +224,24 @@ def top_k():
         yield Case(L3, c, count=2, feedback=0, calls=1, inject=zeros)
 
 
+def momentum():
+    """u = m*u + g of the feedback object: where top-k clears it, where a bad call restores it."""
+    for c in ('topk:0.01', 'topk:0.05,int8'):
+        yield Case(L4, c, calls=5, momentum=0.875)
+        yield Case(L3, c, 'avg', 'bf16', calls=4, momentum=0.9, rdtype='bf16', inject='1:0:300:7fc0')
+        yield Case(L3, c, algo='oneshot', calls=4, momentum=0.9, inject=NEWS)
+        yield Case(L34, c, 'avg', 'fp16', calls=4, momentum=0.5, beta=0.875)
+    yield Case(L34, 'topk:k=33,fp8', calls=4, momentum=0.9, inject=NEWS, known_zero=1)
+    yield Case('0,1', 'topk:0.01', count=200003, calls=3, momentum=0.9, inject='1:0:70000:7f800000')
+    yield Case(L3, 'topk:k=9', count=700, calls=4, momentum=0.9,
+               inject='1:1:2:7f7fffff,2:1:2:7f7fffff')  # m*u + g overflows
+    for c in ('int8', 'none'):
+        yield Case(L3, c, calls=4, momentum=0.9, known_zero=1, inject=NEWS)
+    for c in ('topk:0.05', 'int8'):
+        yield Case(L3, c, count=700, calls=4, momentum=0.9, inject=NEWS, coll='reduce_scatter')
+    yield Case('0', 'topk:0.01', dtype='bf16', calls=3, momentum=0.9, inject='1:0:5:7fc0')
+
+
 def rotations():
     """,hadamard: groups that end early, NaN in a group, on top of each inner codec."""
     for c in ('int4,hadamard', 'int8:block=16,hadamard', 'fp8,hadamard'):
@@ -366,7 +384,7 @@ def cases():
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
                    chunk_sizes, small_codes, top_k, rotations, draws, signed, powers_of_two, segments,
-                   halves, direct, codes_of_others):
+                   halves, direct, codes_of_others, momentum):
         for case in family():
             if case not in seen:
                 seen.add(case)

@@ -62,6 +62,10 @@ class Format:
         return bytes(out)
 
     def decode(self, message, n, exponent=0):
+        return one_nan(self.from_parts(self.split(message, n), n, exponent))
+
+    def split(self, message, n):
+        """The arrays that parts() announces, from a message."""
         if len(message) != self.payload_bytes(n):
             raise WireError('length %d, expected %d' % (len(message), self.payload_bytes(n)))
         arrays, at = [], 0
@@ -69,7 +73,7 @@ class Format:
             array = np.frombuffer(message, t, count, at)
             arrays.append(array.astype(array.dtype.newbyteorder('=')))
             at += padded(array.nbytes)
-        return one_nan(self.from_parts(arrays, n, exponent))
+        return arrays
 
 
 class Cast(Format):
@@ -358,6 +362,15 @@ class TopK(Format):
             else:
                 out[first + index] = sent
         return out
+
+    def indices(self, message, n):
+        """Of the elements that a message sends."""
+        found, left = [], self.split(message, n)
+        for first, _, k in self.segments(n):
+            n_parts = len(self.values.parts(k))
+            found.append(first + left[n_parts].astype(np.int64))
+            left = left[n_parts + 1:]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 GROUP = 32  # elements that are rotated together

@@ -9,12 +9,13 @@ knowledge of codecs, layouts or messages, so it finds errors that a model shares
     law.py DIR
 
 DIR holds meta.txt (lines key=value: ranks, calls, count, dtype, op, mode, and optionally
-rdtype=fp32|bf16, shadow=0|1, algo=tiered|oneshot), and little-endian arrays without any header:
+rdtype=fp32|bf16, shadow=0|1, algo=tiered|oneshot, momentum=M), and little-endian arrays without any header:
     in_C_R.bin   input of call C on rank R, data type
     out_C.bin    output of call C, data type
     res_R.bin    residual after the last call, float32
     res_C_R.bin  residual after call C, float32 (random mode; there res_R.bin may be left out)
     init_R.bin   residual before the first call, float32; zero where the file is missing
+    mom_C_R.bin  u before call C, float32, with momentum: then m*u + g is what goes in
 Mode dyadic: inputs and scales are such that nothing rounds; the error must be exactly 0.
 Mode random: every element within 4 * 2^-24 * (sum of |inputs| and |residuals| over calls and
 ranks), and 1e-6 relative in L2. Prints the figures; exit code 0 if the law holds, 1 if not, 2 if
@@ -139,6 +140,12 @@ class Dump:
     def residuals(self, pattern):
         return self.per_rank(pattern, lambda name: self.array(name, F32))
 
+    def inputs(self, call):
+        """Of all ranks, as they are reduced."""
+        g = self.per_rank('in_%d_%%d.bin' % call, self.typed)
+        momentum = F32(self.meta.get('momentum', '0'))
+        return g + momentum * self.residuals('mom_%d_%%d.bin' % call) if momentum else g
+
     def initial(self):
         def read(name):
             return self.array(name, F32) if self.exists(name) else np.zeros(self.count, F32)
@@ -159,7 +166,7 @@ def check(folder):
     ledger.open(dump.initial())
     final = None
     for call in range(dump.n_calls):
-        inputs = dump.per_rank('in_%d_%%d.bin' % call, dump.typed)
+        inputs = dump.inputs(call)
         residuals = None
         if dump.mode == 'random':
             residuals = final = dump.residuals('res_%d_%%d.bin' % call)

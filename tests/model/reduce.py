@@ -22,16 +22,29 @@ class Residual:
     poisoned block means all of its elements, because they all decode to NaN.
     """
 
-    def __init__(self, n_ranks, count, kind='fp32', shadow=True, known_zero=False):
-        if kind == 'bf16' and not shadow:
-            raise ValueError('a bf16 residual needs its shadow')
-        self.kind, self.shadow, self.known_zero = kind, shadow, known_zero
+    def __init__(self, n_ranks, count, kind='fp32', shadow=True, known_zero=False, momentum=0.0):
+        if (kind == 'bf16' or momentum) and not shadow:
+            raise ValueError('a bf16 residual and momentum need the shadow')
+        self.kind, self.shadow, self.momentum = kind, shadow, F32(momentum)
+        self.known_zero = known_zero and not momentum
         self.current = np.zeros((n_ranks, count), F32)
         self.next = self.current
+        self.velocity = np.zeros((n_ranks, count), F32)  # u; stays zero without momentum
+        self.next_velocity = self.velocity
 
-    def begin(self):
+    def begin(self, inputs):
+        """What is reduced: the inputs, with momentum u = m*u + g in their place."""
         if self.shadow:
             self.next = self.current.copy()
+        if not self.momentum:
+            return inputs
+        self.next_velocity = inputs + self.momentum * self.velocity
+        return self.next_velocity.copy()
+
+    def clear_sent(self, rank, indices):
+        """Momentum of what a top-k message sends has done its work."""
+        if self.momentum:
+            self.next_velocity[rank, indices] = 0
 
     def read(self, rank, span):
         return self.current[rank, span]
@@ -54,7 +67,8 @@ class Residual:
         if self.shadow:
             lost = np.broadcast_to(lost, self.next.shape)
             self.next[lost] = self.current[lost]
-        self.current = self.next
+            self.next_velocity[lost] = self.velocity[lost]
+        self.current, self.velocity = self.next, self.next_velocity
 
 
 @dataclass
@@ -114,7 +128,7 @@ class Call:
 
     def run(self):
         if self.residual is not None:
-            self.residual.begin()
+            self.value = self.residual.begin(self.value)
         used = self._one_rank() if self.n_ranks == 1 else self._transfer()
         lost = ~np.isfinite(self.divisor * self.out)
         if self.residual is not None:
@@ -161,6 +175,8 @@ class Call:
             draw = (self.setup.seed, self.number, rank, start + a)
             message = codec.encode(y[a:b], exponent, draw)
             seen[a:b] = codec.decode(message, b - a, exponent)
+            if self.residual is not None and isinstance(codec, formats.TopK):
+                self.residual.clear_sent(rank, start + a + codec.indices(message, b - a))
             self.result.messages[key + (a,)] = message
             size += len(message)
         return seen, size

@@ -3,10 +3,11 @@
 
 A C test needs no JSON and no Python to use them: tokens are key=value, separated by one blank,
 in the order of the fields of Case, followed by out= res= sent=. Values hold no blanks; an empty
-list is '-'; coll is left out for an AllReduce, root but for a broadcast. Meaning of the results: out is the CRC-32 of the
-output per call (little endian, data type; the same on every rank), where ranks get different shares
-per call and rank; res, per rank, that of the residual after the last call as float32,
-'-' without feedback; sent, per rank, the payload bytes of the last call.
+list is '-'; coll is left out for an AllReduce, root but for a broadcast, momentum where it is 0.
+Meaning of the results: out is the CRC-32 of the output per call (little endian, data type; the same
+on every rank), where ranks get different shares per call and rank; res, per rank, that of the
+residual after the last call as float32, '-' without feedback; sent, per rank, the payload bytes of
+the last call; mom, per rank, only with momentum, the CRC-32 of that vector after the last call.
 
     vectors.py list            all cases of case_list.py, computed
     vectors.py run < lines     completes lines that hold parameters only, defaults may be left out
@@ -23,7 +24,7 @@ from ieee import DATA_TYPES, bits_of, crc
 from collectives import COLLECTIVES
 from reduce import Residual, Setup
 
-RESULTS = ('out', 'res', 'sent')
+RESULTS = ('out', 'res', 'sent', 'mom')
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,12 @@ class Case:
     inject: str = '-'          # call:rank:index:bits of the data type in hex, separated by ','
     coll: str = 'allreduce'    # count is that of a share where a rank passes in or gets shares
     root: int = 0              # of a broadcast
+    momentum: float = 0.0      # of the feedback object
 
     def text(self):
         hidden = {'coll'} if self.coll == 'allreduce' else set()
         hidden |= {'root'} if self.coll != 'broadcast' else set()
+        hidden |= {'momentum'} if not self.momentum else set()
         shown = [f for f in fields(self) if f.name not in hidden]
         return ' '.join('%s=%s' % (f.name, _plain(getattr(self, f.name))) for f in shown)
 
@@ -88,7 +91,8 @@ def run_calls(case):
     count = case.count * (n_ranks if has_shares else 1)
     residual = None
     if case.feedback:
-        residual = Residual(n_ranks, count, case.rdtype, bool(case.shadow), bool(case.known_zero))
+        residual = Residual(n_ranks, count, case.rdtype, bool(case.shadow), bool(case.known_zero),
+                            case.momentum)
     for call in range(case.calls):
         rows = generate.inputs(case.seed, n_ranks, call, count, DATA_TYPES[case.dtype],
                                _injections(case.inject))
@@ -107,12 +111,15 @@ def evaluate(case):
     for rows, result, residual in run_calls(case):
         outs += [crc(np.ascontiguousarray(out)) for out in _outputs(case, result, len(rows))]
     res = [crc(bits_of(r)) for r in residual.current] if residual is not None else ['-']
-    return {'out': ','.join(outs), 'res': ','.join(res), 'sent': ','.join(map(str, result.sent))}
+    found = {'out': ','.join(outs), 'res': ','.join(res), 'sent': ','.join(map(str, result.sent))}
+    if case.momentum:
+        found['mom'] = ','.join(crc(bits_of(u)) for u in residual.velocity)
+    return found
 
 
 def complete(case):
     results = evaluate(case)
-    return case.text() + ''.join(' %s=%s' % (k, results[k]) for k in RESULTS)
+    return case.text() + ''.join(' %s=%s' % (k, results[k]) for k in RESULTS if k in results)
 
 
 def _check(path):

@@ -187,6 +187,9 @@ GoldenCall parse_golden_call(const std::string &line)
         c.res.push_back((uint32_t)std::stoul(text, nullptr, 16));
     for (const auto &text : split(v.at("sent"), ','))
         c.sent.push_back(std::stoull(text));
+    c.momentum = v.count("momentum") != 0 ? std::stof(v.at("momentum")) : 0.0f;
+    for (const auto &text : split(v.count("mom") != 0 ? v.at("mom") : "-", ','))
+        c.mom.push_back((uint32_t)std::stoul(text, nullptr, 16));
     return c;
 }
 

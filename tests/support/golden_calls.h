@@ -38,7 +38,8 @@ struct GoldenCall {
     bool feedback, bf16_residual, shadow, known_zero;
     uint32_t seed;
     std::vector<Injection> inject;
-    std::vector<uint32_t> out, res;
+    float momentum; /* of the feedback object */
+    std::vector<uint32_t> out, res, mom;
     std::vector<uint64_t> sent;
 };
 
