@@ -79,6 +79,14 @@ void dsc_codec_encode_feedback_steps(const struct dsc_codec *codec, const struct
                                      size_t first, size_t n, const float *v, const float *r,
                                      float beta, float *r_out, unsigned flags);
 
+/* Which of the members of a group sends a message, from 0. Alone, or not told: { 0, 0 }. */
+struct dsc_place {
+    uint16_t position, members;
+};
+
+/* That of the longest messages. */
+#define DSC_LAST_PLACE ((struct dsc_place){ 1, 2 })
+
 /* A parsed spec. */
 struct dsc_codec {
     const struct dsc_codec_ops *ops;
@@ -95,6 +103,8 @@ struct dsc_codec {
     const struct dsc_codec *values;
     uint32_t kept_count;           /* at most so many; 0: by ratio */
     uint32_t kept_ppb;             /* billionths of the segment, rounded up */
+    bool by_position;              /* more are kept the later the sender is in its group */
+    struct dsc_place place;        /* of the sender; see dsc_codec_at() */
     const struct dsc_codec *inner; /* with ,hadamard: who encodes the rotated values; else NULL */
 };
 
@@ -145,6 +155,17 @@ const struct dsc_codec *dsc_codec_intern(const struct dsc_codec *wanted);
 
 /* The codec that really runs: for `none` the cast to the data type, else the codec itself. */
 const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype);
+
+/* The codec of messages from that place: the codec itself, or one that is made in *made. */
+static inline const struct dsc_codec *dsc_codec_at(const struct dsc_codec *codec,
+                                                   struct dsc_place place, struct dsc_codec *made)
+{
+    if (!codec->by_position)
+        return codec;
+    *made = *codec;
+    made->place = place;
+    return made;
+}
 
 static inline size_t dsc_codec_message_bytes(const struct dsc_codec *codec, size_t n)
 {

@@ -60,6 +60,7 @@ static const char *const test_specs[] = {
     "mxint8",
     "mxint8,ceil",
     "nvfp4",
+    "topk:0.01,position",
 };
 
 /* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */

@@ -23,10 +23,12 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are little e
 size_t dsc_topk_kept(const struct dsc_codec *codec, size_t n)
 {
     const uint64_t per_billion = 1000000000u;
+    const size_t k = codec->kept_count != 0
+                         ? codec->kept_count
+                         : dsc_ceil_div(codec->kept_ppb * (uint64_t)n, per_billion);
+    const size_t steps = codec->place.members > 1 ? 10u * (codec->place.members - 1u) : 10u;
 
-    if (codec->kept_count != 0)
-        return dsc_min_size(codec->kept_count, n);
-    return (size_t)((codec->kept_ppb * (uint64_t)n + per_billion - 1) / per_billion);
+    return dsc_min_size(n, dsc_ceil_div(k * (steps + 3u * codec->place.position), steps));
 }
 
 static size_t segment_bytes(const struct dsc_codec *codec, size_t n)

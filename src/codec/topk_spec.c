@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Specs of top-k: topk:RATIO or topk:k=N, then perhaps the type of the values. Ratios are integers
- * of billionths from the text on, so that k is the same on every machine.
+ * Specs of top-k: topk:RATIO or topk:k=N, then perhaps the type of the values and options. Ratios
+ * are integers of billionths from the text on, so that k is the same on every machine.
  */
 #include <ctype.h>
 #include <math.h>
@@ -16,7 +16,8 @@
 
 #define RATIO_FORM "a ratio from 0.000000001 to 1 with at most 9 decimals"
 #define COUNT_FORM "k=N, N from 1 to 65536"
-#define VALUES_FORM "values fp16 (the default), int8 or fp8"
+#define VALUES_FORM "values fp16 (the default), int8 or fp8, then perhaps position"
+#define BY_POSITION ",position"
 
 /* A decimal number as billionths; false if it is none, not in (0, 1], or finer than that. */
 static bool parse_ratio(const char *text, size_t len, uint32_t *ppb_out)
@@ -54,19 +55,32 @@ static bool parse_count(const char *text, size_t len, uint32_t *count_out)
     return len > 0 && count >= 1 && count <= DSC_SEGMENT;
 }
 
-/* The codec of the kept values; NULL if the text names none. */
-static const struct dsc_codec *parse_values(const char *text)
+/* The codec of the kept values; NULL if the text, of that length, names none. */
+static const struct dsc_codec *parse_values(const char *text, size_t len)
 {
     static const struct dsc_family *const types[] = { &dsc_family_fp16, &dsc_family_int8,
                                                       &dsc_family_fp8 };
 
-    if (*text == '\0')
+    if (len == 0)
         return types[0]->rows;
     for (size_t i = 0; i < DSC_ARRAY_LEN(types); i++) {
-        if (*text == ',' && strcmp(text + 1, types[i]->name) == 0)
+        const size_t name_len = strlen(types[i]->name);
+
+        if (len == name_len + 1 && *text == ',' && memcmp(text + 1, types[i]->name, name_len) == 0)
             return types[i]->rows;
     }
     return NULL;
+}
+
+/* Whether the text ends with the option; *len is then what is before it. */
+static bool take_option(const char *text, size_t *len, const char *option)
+{
+    const size_t option_len = strlen(option);
+
+    if (*len < option_len || memcmp(text + *len - option_len, option, option_len) != 0)
+        return false;
+    *len -= option_len;
+    return true;
 }
 
 /* The text that all specs of this meaning have in common. */
@@ -85,8 +99,8 @@ static void write_spec(struct dsc_codec *codec)
             end--;
         amount[end - (amount[end - 1] == '.')] = '\0';
     }
-    (void)snprintf(codec->spec, sizeof(codec->spec), "topk:%s%s%.8s", amount,
-                   *values != '\0' ? "," : "", values);
+    (void)snprintf(codec->spec, sizeof(codec->spec), "topk:%s%s%.8s%s", amount,
+                   *values != '\0' ? "," : "", values, codec->by_position ? BY_POSITION : "");
 }
 
 /*
@@ -105,6 +119,7 @@ static const char *parse(const char *options, struct dsc_codec *codec)
 {
     const char *const amount = options + 1;
     const size_t len = *options == ':' ? strcspn(amount, ",") : 0;
+    size_t rest_len;
 
     *codec = (struct dsc_codec){
         .ops = &dsc_topk_ops, .block = DSC_SEGMENT, .tile_align = DSC_SEGMENT, .sums_only = true
@@ -115,7 +130,9 @@ static const char *parse(const char *options, struct dsc_codec *codec)
         return COUNT_FORM;
     if (codec->kept_count == 0 && !parse_ratio(amount, len, &codec->kept_ppb))
         return RATIO_FORM ", or " COUNT_FORM;
-    codec->values = parse_values(amount + len);
+    rest_len = strlen(amount + len);
+    codec->by_position = take_option(amount + len, &rest_len, BY_POSITION);
+    codec->values = parse_values(amount + len, rest_len);
     if (codec->values == NULL)
         return VALUES_FORM;
     codec->e0 = nominal_error(codec);
@@ -125,6 +142,6 @@ static const char *parse(const char *options, struct dsc_codec *codec)
 
 const struct dsc_family dsc_family_topk = {
     .name = "topk",
-    .form = ":RATIO|:k=COUNT[,int8|,fp8]",
+    .form = ":RATIO|:k=COUNT[,int8|,fp8][,position]",
     .parse = parse,
 };

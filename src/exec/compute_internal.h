@@ -18,6 +18,13 @@ struct dsc_tiles {
     float *fresh;    /* r' before it is stored, or a decoded input of max and min */
 };
 
+/* Of the message that the op encodes or decodes. */
+static inline const struct dsc_codec *dsc_op_codec(const struct dsc_compute *ctx,
+                                                   const struct dsc_op *op, struct dsc_codec *made)
+{
+    return dsc_codec_at(ctx->plan->codecs[op->tier], op->place, made);
+}
+
 /* ---- compute_vectors.c: the caller's vectors, whatever their types ---- */
 
 /* Where element `at` of the plan's vector is in `send` and in the residual, and in `recv`. */

@@ -47,7 +47,6 @@ size_t dsc_compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op,
                        const uint8_t *const *msgs, const struct dsc_tiles *t)
 {
     const struct dsc_kernels *k = ctx->k;
-    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     size_t n_bad = 0;
 
     for (size_t i = 0; i < op->n; i += t->elems) {
@@ -57,6 +56,9 @@ size_t dsc_compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op,
 
         for (int q = 0; q < ctx->plan->params.n_ranks; q++) {
             const struct dsc_msg msg = rank_message(ctx, op, msgs, q);
+            const struct dsc_place place = { (uint16_t)q, (uint16_t)ctx->plan->params.n_ranks };
+            struct dsc_codec made;
+            const struct dsc_codec *codec = dsc_codec_at(ctx->plan->codecs[op->tier], place, &made);
 
             if (q == 0)
                 codec->ops->decode(codec, &msg, i, n, t->value, 0);

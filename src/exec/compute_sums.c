@@ -37,7 +37,6 @@ void dsc_combine_message(const struct dsc_compute *ctx, const struct dsc_codec *
 void dsc_sum_tile(const struct dsc_compute *ctx, const struct dsc_op *op,
                   const uint8_t *const *msgs, size_t first, size_t n, const struct dsc_tiles *t)
 {
-    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
     const int n_values = (int)op->n_recvs + 1;
     uint32_t next = 0;
 
@@ -52,6 +51,8 @@ void dsc_sum_tile(const struct dsc_compute *ctx, const struct dsc_op *op,
             continue;
         }
         const struct dsc_plan_msg *m = &ctx->plan->recvs[op->first_recv + next];
+        struct dsc_codec made;
+        const struct dsc_codec *codec = dsc_codec_at(ctx->plan->codecs[op->tier], m->place, &made);
         const struct dsc_msg msg = { .bytes = (uint8_t *)msgs[next],
                                      .n = op->n,
                                      .exponent = m->exponent };

@@ -27,7 +27,8 @@ static size_t step_elems(const struct dsc_op *op, bool is_direct, const struct d
 static void encode_plain(const struct dsc_compute *ctx, const struct dsc_op *op,
                          const struct dsc_msg *msg, const struct dsc_tiles *t)
 {
-    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    struct dsc_codec made;
+    const struct dsc_codec *codec = dsc_op_codec(ctx, op, &made);
     const size_t step = step_elems(op, dsc_own_value_is_there(ctx, op), t);
 
     for (size_t i = 0; i < op->n; i += step) {
@@ -40,7 +41,8 @@ static void encode_plain(const struct dsc_compute *ctx, const struct dsc_op *op,
 static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc_op *op,
                                  const struct dsc_msg *msg, const struct dsc_tiles *t)
 {
-    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    struct dsc_codec made;
+    const struct dsc_codec *codec = dsc_op_codec(ctx, op, &made);
     const struct dsc_residual *r = &ctx->call->residual;
     const bool direct = r->type == DSCOMM_RESIDUAL_FP32;
     const size_t step = step_elems(op, direct && dsc_own_value_is_there(ctx, op), t);
@@ -112,7 +114,8 @@ static size_t compute_final_fused(const struct dsc_compute *ctx, const struct ds
                                   const uint8_t *const *msgs, const struct dsc_msg *msg,
                                   const struct dsc_tiles *t)
 {
-    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    struct dsc_codec made;
+    const struct dsc_codec *codec = dsc_op_codec(ctx, op, &made);
     const struct dsc_residual *r = &ctx->call->residual;
     size_t n_bad = 0;
 
@@ -147,7 +150,8 @@ size_t dsc_compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
                          const uint8_t *const *msgs, uint8_t *out, const struct dsc_tiles *t)
 {
     const struct dsc_kernels *k = ctx->k;
-    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    struct dsc_codec made;
+    const struct dsc_codec *codec = dsc_op_codec(ctx, op, &made);
     const struct dsc_msg msg = own_message(ctx, op, out);
     size_t n_bad = 0;
 
@@ -203,7 +207,8 @@ size_t dsc_compute_result(const struct dsc_compute *ctx, const struct dsc_op *op
 size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op,
                           const uint8_t *const *msgs, const struct dsc_tiles *t)
 {
-    const struct dsc_codec *codec = ctx->plan->codecs[op->tier];
+    struct dsc_codec made;
+    const struct dsc_codec *codec = dsc_op_codec(ctx, op, &made);
     const struct dsc_msg msg = { .bytes = (uint8_t *)msgs[0],
                                  .n = op->n,
                                  .exponent = op->exponent };

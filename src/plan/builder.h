@@ -46,6 +46,8 @@ uint32_t dsc_builder_op(struct dsc_builder *b, const struct dsc_op *op, uint64_t
                         uint32_t rotation);
 /* To the operation added last. */
 void dsc_builder_recv(struct dsc_builder *b, int peer, uint64_t key, size_t bytes, int exponent);
+/* Of whom the message received last is; else of nobody in particular. */
+void dsc_builder_recv_from(struct dsc_builder *b, struct dsc_place place);
 void dsc_builder_send(struct dsc_builder *b, int peer, uint64_t key);
 void dsc_builder_dep(struct dsc_builder *b, uint32_t id);
 

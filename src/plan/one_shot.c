@@ -40,16 +40,26 @@ static size_t kept_at(const struct one_shot *w, uint32_t c, int origin)
     return place * w->b->plan->gather_stride;
 }
 
-static struct dsc_op span_op(const struct one_shot *w, enum dsc_op_kind kind, uint32_t c)
+static struct dsc_place place_of(const struct one_shot *w, int rank)
+{
+    return (struct dsc_place){ (uint16_t)rank, (uint16_t)w->n };
+}
+
+/* An operation on chunk c, its message that of the rank `origin`. */
+static struct dsc_op span_op(const struct one_shot *w, enum dsc_op_kind kind, uint32_t c,
+                             int origin)
 {
     const size_t start = (size_t)c * w->chunk;
     const size_t n = dsc_min_size(w->chunk, w->count - start);
-    const size_t bytes = dsc_codec_message_bytes(w->b->plan->codecs[w->tier], n);
+    struct dsc_codec made;
+    const size_t bytes = dsc_codec_message_bytes(
+        dsc_codec_at(w->b->plan->codecs[w->tier], place_of(w, origin), &made), n);
 
     return (struct dsc_op){ .kind = kind,
                             .tier = w->tier,
                             .start = start,
                             .n = (uint32_t)n,
+                            .place = place_of(w, origin),
                             .msg_bytes = (uint32_t)bytes,
                             .own_partial = DSC_NO_BUFFER };
 }
@@ -73,7 +83,7 @@ static void add_steps(struct one_shot *w, uint32_t c, int distance, uint32_t ste
 
 static uint32_t add_encode(struct one_shot *w, uint32_t c)
 {
-    struct dsc_op op = span_op(w, DSC_OP_ENCODE, c);
+    struct dsc_op op = span_op(w, DSC_OP_ENCODE, c, w->me);
     uint32_t id;
 
     op.keep = kept_at(w, c, w->me);
@@ -90,8 +100,8 @@ static uint32_t add_encode(struct one_shot *w, uint32_t c)
 /* Bruck: the message of the rank `distance` above comes in step floor(log2(distance)). */
 static void add_gather(struct one_shot *w, uint32_t c, int distance)
 {
-    struct dsc_op op = span_op(w, DSC_OP_GATHER, c);
     const int origin = wrap(w, w->me + distance);
+    struct dsc_op op = span_op(w, DSC_OP_GATHER, c, origin);
     uint32_t step = 0;
 
     while ((2 << step) <= distance)
@@ -106,7 +116,7 @@ static void add_gather(struct one_shot *w, uint32_t c, int distance)
 
 static uint32_t add_sum(struct one_shot *w, uint32_t c, uint32_t first_id, uint32_t n_ids)
 {
-    struct dsc_op op = span_op(w, DSC_OP_SUM, c);
+    struct dsc_op op = span_op(w, DSC_OP_SUM, c, w->me);
     const size_t end = op.start + op.n;
     const size_t mine = dsc_cut(0, w->count, w->n, w->me);
     const size_t mine_end = dsc_cut(0, w->count, w->n, w->me + 1);
@@ -119,7 +129,8 @@ static uint32_t add_sum(struct one_shot *w, uint32_t c, uint32_t first_id, uint3
     id = dsc_builder_op(w->b, &op, dsc_msg_key(c, UINT16_MAX, 0), 0);
     for (int q = 0; !w->forwards && q < w->n; q++)
         if (q != w->me)
-            dsc_builder_recv(w->b, q, key_of(w, c, 0, q), op.msg_bytes, 0);
+            dsc_builder_recv(w->b, q, key_of(w, c, 0, q), span_op(w, DSC_OP_SUM, c, q).msg_bytes,
+                             0);
     for (uint32_t i = 0; i < n_ids; i++)
         dsc_builder_dep(w->b, first_id + i);
     return id;
@@ -135,6 +146,7 @@ dscomm_status_t dsc_build_one_shot(struct dsc_builder *b)
                           .count = params->count,
                           .chunk = b->plan->chunk_elems,
                           .forwards = params->n_ranks > DSC_BRUCK_RANKS };
+    struct dsc_codec made;
     uint32_t n_chunks;
 
     while (dsc_ceil_div(w.count, w.chunk) > DSC_MAX_CHUNKS / (size_t)w.n)
@@ -143,7 +155,9 @@ dscomm_status_t dsc_build_one_shot(struct dsc_builder *b)
     /* Count 0 still says hello, so that a rank with another count is noticed. */
     n_chunks = w.count == 0 ? 1 : (uint32_t)dsc_ceil_div(w.count, w.chunk);
     b->plan->gather_stride = dsc_round_up(
-        dsc_codec_message_bytes(b->plan->codecs[w.tier], dsc_min_size(w.chunk, w.count)), 64);
+        dsc_codec_message_bytes(dsc_codec_at(b->plan->codecs[w.tier], DSC_LAST_PLACE, &made),
+                                dsc_min_size(w.chunk, w.count)),
+        64);
     b->plan->gather_bytes = b->plan->gather_stride * dsc_min_size(n_chunks, RING_CHUNKS) *
                             (w.forwards ? (size_t)w.n : 1);
     for (uint32_t c = 0; c < n_chunks; c++) {

@@ -130,6 +130,12 @@ void dsc_builder_recv(struct dsc_builder *b, int peer, uint64_t key, size_t byte
     b->ops[b->n_ops - 1].op.n_recvs++;
 }
 
+void dsc_builder_recv_from(struct dsc_builder *b, struct dsc_place place)
+{
+    if (!b->failed)
+        b->recvs[b->n_recvs - 1].msg.place = place;
+}
+
 void dsc_builder_send(struct dsc_builder *b, int peer, uint64_t key)
 {
     struct dsc_draft_op *op;
@@ -451,14 +457,19 @@ static dscomm_status_t build_ops(struct dsc_builder *b)
     return dsc_fail(DSCOMM_ERR_INVALID, "algorithm %d", (int)b->params->algorithm);
 }
 
-/* Of a whole chunk in any tier's codec, so the same on all ranks, whatever their own pieces are. */
+/*
+ * Of a whole chunk in any tier's codec from the last place in a group, so the same on all ranks,
+ * whatever their own pieces are.
+ */
 static size_t largest_message(const struct dscomm_plan *plan, const struct dsc_plan_params *params)
 {
     size_t most = 0;
 
     for (int t = 0; params->algorithm != DSC_ALG_LOCAL && t < params->n_tiers; t++) {
-        const size_t bytes = dsc_codec_message_bytes(
-            plan->codecs[t], dsc_min_size(plan->chunk_elems, params->count));
+        struct dsc_codec made;
+        const size_t bytes =
+            dsc_codec_message_bytes(dsc_codec_at(plan->codecs[t], DSC_LAST_PLACE, &made),
+                                    dsc_min_size(plan->chunk_elems, params->count));
 
         most = dsc_max_size(most, bytes);
     }

@@ -141,6 +141,7 @@ struct dsc_plan_msg {
     uint32_t index;
     uint32_t bytes; /* payload */
     uint16_t stage, chunk;
+    struct dsc_place place; /* of who encoded it */
     int8_t exponent;
     uint8_t pad[3];
 };
@@ -149,9 +150,10 @@ struct dsc_plan_msg {
 
 struct dsc_op {
     enum dsc_op_kind kind;
-    int tier;     /* codec */
-    int exponent; /* of the message it encodes or decodes */
-    int own_at;   /* RESULT, REDUCE, FINAL, SUM: place of the own value in the order of summing */
+    int tier;               /* codec */
+    int exponent;           /* of the message it encodes or decodes */
+    struct dsc_place place; /* of who encodes that */
+    int own_at; /* RESULT, REDUCE, FINAL, SUM: place of the own value in the order of summing */
     size_t own_start, own_end; /* SUM: part of the span whose output rounding this rank keeps */
     size_t start;              /* span in the vector */
     uint32_t n;                /* elements */

@@ -184,17 +184,26 @@ static uint64_t up_key(const struct walk *w, int stage, uint32_t c)
                        (uint32_t)w->tree.stages[stage].level, w->base[stage] + c);
 }
 
-static size_t message_bytes(const struct walk *w, int tier, size_t n)
+static size_t message_bytes(const struct walk *w, int tier, size_t n, struct dsc_place place)
 {
-    return dsc_codec_message_bytes(w->b->plan->codecs[tier], n);
+    struct dsc_codec made;
+
+    return dsc_codec_message_bytes(dsc_codec_at(w->b->plan->codecs[tier], place, &made), n);
+}
+
+static struct dsc_place place_of(const struct walk *w, const struct dsc_stage *s, int rank)
+{
+    const struct dsc_member *const first = w->tree.members + s->first_member;
+
+    return (struct dsc_place){ (uint16_t)(member_of(w, s, rank) - first), (uint16_t)s->n_members };
 }
 
 /* Of a message going down. */
-static size_t down_bytes(const struct walk *w, size_t n)
+static size_t down_bytes(const struct walk *w, size_t n, struct dsc_place place)
 {
     if (is_result(w))
         return goes_down(w) ? dsc_mark_bytes(n) : 0;
-    return message_bytes(w, w->params->n_tiers - 1, n);
+    return message_bytes(w, w->params->n_tiers - 1, n, place);
 }
 
 static uint32_t rotation_to(const struct walk *w, int peer)
@@ -210,12 +219,15 @@ static void add_send(struct walk *w, int stage, const struct dsc_member *me)
 
     for (uint32_t c = 0; c < n_chunks(w, s); c++) {
         const size_t start = chunk_start(w, s, c), end = chunk_end(w, s, c);
+        const struct dsc_place place = place_of(w, s, me->rank);
         const struct dsc_op op = { .kind = DSC_OP_SEND,
                                    .tier = s->tier,
                                    .exponent = sum_exponent(w, me->weight),
+                                   .place = place,
                                    .start = start,
                                    .n = (uint32_t)(end - start),
-                                   .msg_bytes = (uint32_t)message_bytes(w, s->tier, end - start),
+                                   .msg_bytes =
+                                       (uint32_t)message_bytes(w, s->tier, end - start, place),
                                    .own_partial = own_value(w, me, start) };
 
         dsc_builder_op(w->b, &op, up_key(w, stage, c), rotation_to(w, s->owner));
@@ -233,9 +245,13 @@ static void add_recvs(struct walk *w, int stage, uint32_t c)
     for (int k = 0; k < s->n_members; k++) {
         const struct dsc_member *m = &w->tree.members[s->first_member + k];
 
-        if (m->rank != w->params->rank)
-            dsc_builder_recv(w->b, m->rank, up_key(w, stage, c), message_bytes(w, s->tier, n),
-                             sum_exponent(w, m->weight));
+        const struct dsc_place place = { (uint16_t)k, (uint16_t)s->n_members };
+
+        if (m->rank == w->params->rank)
+            continue;
+        dsc_builder_recv(w->b, m->rank, up_key(w, stage, c), message_bytes(w, s->tier, n, place),
+                         sum_exponent(w, m->weight));
+        dsc_builder_recv_from(w->b, place);
     }
 }
 
@@ -312,13 +328,15 @@ static void add_final(struct walk *w, int stage, const struct dsc_member *me)
     find_forwards(w, stage);
     for (uint32_t c = 0; c < n_chunks(w, s); c++) {
         const size_t start = chunk_start(w, s, c), end = chunk_end(w, s, c);
+        const struct dsc_place place = place_of(w, s, s->owner);
         const struct dsc_op op = { .kind = is_result(w) ? DSC_OP_RESULT : DSC_OP_FINAL,
                                    .tier = tier,
                                    .exponent = final_exponent(w),
+                                   .place = place,
                                    .own_at = goes_up(w) ? own_place(w, s) : 0,
                                    .start = start,
                                    .n = (uint32_t)(end - start),
-                                   .msg_bytes = (uint32_t)down_bytes(w, end - start),
+                                   .msg_bytes = (uint32_t)down_bytes(w, end - start, place),
                                    .own_partial = own_value(w, me, start) };
 
         dsc_builder_op(w->b, &op, up_key(w, stage, c), 0);
@@ -356,12 +374,14 @@ static void add_down(struct walk *w, int final)
     find_forwards(w, final);
     for (uint32_t c = 0; c < n_chunks(w, f); c++) {
         const size_t start = chunk_start(w, f, c), n = chunk_end(w, f, c) - start;
-        const size_t bytes = down_bytes(w, n);
+        const struct dsc_place place = place_of(w, f, f->owner);
+        const size_t bytes = down_bytes(w, n, place);
         const uint64_t key = dsc_msg_key(w->position[w->first_chunk[final] + c] + DSC_STAGE_LAG,
                                          down_stage(w, s), w->base[final] + c);
         const struct dsc_op op = { .kind = is_result(w) ? DSC_OP_RESTORE : DSC_OP_DECODE,
                                    .tier = tier,
                                    .exponent = final_exponent(w),
+                                   .place = place,
                                    .start = start,
                                    .n = (uint32_t)n,
                                    .msg_bytes = (uint32_t)bytes,

@@ -224,6 +224,25 @@ def top_k():
         yield Case(L3, c, count=2, feedback=0, calls=1, inject=zeros)
 
 
+def positions():
+    """k by the place of the sender: two-shot, rows and columns, uneven tiers, both one-shots."""
+    for c in ('topk:0.01,position', 'topk:k=33,int8,position'):
+        yield Case(L4, c, calls=4)
+        yield Case(L3, c, 'avg', 'bf16', inject='1:0:300:7fc0')
+        yield Case(L3, c, algo='oneshot', inject=NEWS)
+        yield Case(L34, c, calls=2)
+        yield Case(UNEVEN, c, 'avg', calls=2)
+    yield Case(FLAT[9], 'topk:0.02,position', algo='oneshot', count=600, calls=2)
+    yield Case(FLAT[33], 'topk:0.1,fp8,position', count=9001, calls=2)
+    yield Case(L34, 'none;topk:0.05,position', count=9001, calls=2)
+    yield Case('0,1', 'topk:0.003,position', count=300001, calls=2, chunk=65536, momentum=0.9)
+    yield Case(L3, 'topk:k=65536,position', count=1023, calls=2)
+    yield Case('0', 'topk:0.01,position', calls=2)
+    for coll in ('reduce_scatter', 'all_gather'):
+        yield Case(L3, 'topk:0.05,position', count=900, calls=2, coll=coll)
+        yield Case(FLAT[33], 'topk:0.05,position', count=300, calls=2, coll=coll)
+
+
 def momentum():
     """u = m*u + g of the feedback object: where top-k clears it, where a bad call restores it."""
     for c in ('topk:0.01', 'topk:0.05,int8'):
@@ -384,7 +403,8 @@ def cases():
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
                    chunk_sizes, small_codes, top_k, rotations, draws, signed, powers_of_two, segments,
-                   halves, direct, codes_of_others, momentum):
+                   halves, direct, codes_of_others, momentum,
+                   positions):
         for case in family():
             if case not in seen:
                 seen.add(case)

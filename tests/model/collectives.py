@@ -64,7 +64,7 @@ class AllGather(Call):
         own, shares = slice(0, self.count), []
         for rank in range(self.n_ranks):
             x = self._corrected(rank, own, 1)
-            seen, size = self._send(('gather', rank, 0), x, 1, 0)
+            seen, size = self._send(('gather', rank, 0), x, 1, 0, range(self.n_ranks))
             shares.append(self.type.rounded(seen))
             self._keep(rank, own, 1, x - shares[rank])
             self.result.sent[rank] += size * (self.n_ranks - 1)

@@ -47,6 +47,11 @@ class Format:
         """The n float32 values that every receiver obtains."""
         raise NotImplementedError
 
+    def at(self, position, members):
+        """The format of messages from that position in a group of so many."""
+        del position, members
+        return self
+
     def payload_bytes(self, n):
         """Depends on n only: no message ever carries its own size."""
         return sum(padded(count * np.dtype(t).itemsize) for t, count in self.parts(n))
@@ -320,13 +325,21 @@ class TopK(Format):
 
     unit = align = SEGMENT
 
-    def __init__(self, amount, values):
-        self.amount, self.values = amount, values
+    def __init__(self, amount, values, by_position=False, place=(0, 1)):
+        self.amount, self.values, self.by_position, self.place = amount, values, by_position, place
+
+    def at(self, position, members):
+        if not self.by_position:
+            return self
+        return TopK(self.amount, self.values, True, (position, members))
 
     def kept(self, length):
-        if isinstance(self.amount, int):
-            return min(self.amount, length)
-        return ceil_div(self.amount.numerator * length, self.amount.denominator)
+        k = self.amount
+        if not isinstance(k, int):
+            k = ceil_div(k.numerator * length, k.denominator)
+        position, members = self.place
+        share = 1 + Fraction(3, 10) * Fraction(position, max(members - 1, 1))
+        return min(length, ceil_div(k * share.numerator, share.denominator))
 
     def segments(self, n):
         """(first element, length, kept)"""
@@ -528,19 +541,20 @@ def _float8(options):
 
 
 def _top_k(options):
-    amount, comma, name = options.partition(',')
+    by_position = options.endswith(',position')
+    amount, comma, name = options.removesuffix(',position').partition(',')
     values = {'': 'fp16', ',fp16': 'fp16', ',int8': 'int8', ',fp8': 'fp8'}.get(comma + name)
     if values is None:
         raise ValueError('expected fp16|int8|fp8, got %s' % name)
     values = FAMILIES[values]('')
     if re.fullmatch('k=[0-9]+', amount) and 1 <= int(amount[2:]) <= SEGMENT:
-        return TopK(int(amount[2:]), values)
+        return TopK(int(amount[2:]), values, by_position)
     if not re.fullmatch(r'[0-9]*\.?[0-9]*', amount) or not re.search('[0-9]', amount):
         raise ValueError('expected a ratio or k=1..%d, got %s' % (SEGMENT, amount))
     ratio = Fraction('0' + amount + ('0' if amount.endswith('.') else ''))
     if not 0 < ratio <= 1 or ratio.denominator > 10 ** 9 or 10 ** 9 % ratio.denominator:
         raise ValueError('ratio from 1e-9 to 1 in steps of 1e-9, got %s' % amount)
-    return TopK(ratio, values)
+    return TopK(ratio, values, by_position)
 
 
 def _mx(kinds):

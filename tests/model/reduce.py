@@ -167,9 +167,12 @@ class Call:
         if r is not None:
             r.write(rank, span, new)
 
-    def _send(self, key, y, tier, exponent):
-        """(what every receiver decodes, payload bytes) of a piece, chunk by chunk."""
+    def _send(self, key, y, tier, exponent, members=None):
+        """(what every receiver decodes, payload bytes) of a piece, chunk by chunk. members: of the
+        group that the sender is in, where there is one."""
         codec, seen, size = self.codecs[tier - 1], np.zeros(len(y), F32), 0
+        if members is not None:
+            codec = codec.at(members.index(key[1]), len(members))
         _, rank, start = key
         for a, b in planning.chunks(len(y), self.setup.chunk, self.align):
             draw = (self.setup.seed, self.number, rank, start + a)
@@ -197,7 +200,7 @@ class Call:
         tier, everything, total = self.plan.n_tiers, slice(0, self.count), None
         for rank in range(self.n_ranks):
             x = self._corrected(rank, everything, tier)
-            seen, size = self._send(('oneshot', rank, 0), x, tier, 0)
+            seen, size = self._send(('oneshot', rank, 0), x, tier, 0, range(self.n_ranks))
             self._keep(rank, everything, tier, x - seen)
             self.result.sent[rank] += size * (self.n_ranks - 1)
             total = self._combine(total, seen)
@@ -236,7 +239,8 @@ class Call:
     def _contribute(self, rank, span, weight, exchange):
         x = self._corrected(rank, span, exchange.tier)
         exponent = ceil_log2(weight) if self.sums else 0
-        seen, size = self._send((exchange.level, rank, exchange.start), x, exchange.tier, exponent)
+        seen, size = self._send((exchange.level, rank, exchange.start), x, exchange.tier, exponent,
+                                exchange.members)
         self._keep(rank, span, exchange.tier, x - seen)
         self.result.sent[rank] += size
         return seen
@@ -247,7 +251,9 @@ class Call:
         x = self._corrected(piece.owner, span, tier)
         y = x / self.divisor if self.setup.op == 'avg' else x
         exponent = ceil_log2(self.n_ranks) if self.setup.op == 'sum' else 0
-        seen, size = self._send(('final', piece.owner, piece.start), y, tier, exponent)
+        members = [e.members for e in self.plan.exchanges
+                   if e.level == self.plan.n_levels and e.start == piece.start][0]
+        seen, size = self._send(('final', piece.owner, piece.start), y, tier, exponent, members)
         self.out[span] = self.type.rounded(seen)
         self._keep(piece.owner, span, tier, x - self.divisor * self.out[span])
         return size

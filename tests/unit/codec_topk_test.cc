@@ -31,6 +31,8 @@ TEST(TopKParse, EqualMeaningsGiveOnePointer)
         { "topk:0.001,int8", "topk:0.0010,int8" },
         { "topk:k=7,fp8", "topk:k=007,fp8" },
         { "topk:k=65536" },
+        { "topk:0.01,position", "topk:.01,position", "topk:0.01,fp16,position" },
+        { "topk:k=7,fp8,position", "topk:k=07,fp8,position" },
     };
     for (const auto &specs : same)
         for (const char *spec : specs) {
@@ -40,13 +42,14 @@ TEST(TopKParse, EqualMeaningsGiveOnePointer)
         }
     EXPECT_NE(dscomm_codec("topk:0.01"), dscomm_codec("topk:0.01,int8"));
     EXPECT_NE(dscomm_codec("topk:k=1"), dscomm_codec("topk:1"));
+    EXPECT_NE(dscomm_codec("topk:0.01"), dscomm_codec("topk:0.01,position"));
 }
 
 TEST(TopKParse, ErrorsNameSpecAndAllowedValues)
 {
     const char *const ratio = "a ratio from 0.000000001 to 1 with at most 9 decimals";
     const char *const count = "k=N, N from 1 to 65536";
-    const char *const values = "values fp16 (the default), int8 or fp8";
+    const char *const values = "values fp16 (the default), int8 or fp8, then perhaps position";
     const struct {
         const char *spec, *says;
     } bad[] = {
@@ -80,6 +83,9 @@ TEST(TopKParse, ErrorsNameSpecAndAllowedValues)
         { "topk:0.01,int4", values },
         { "topk:k=5,fp8:e5m2", values },
         { "topk:0.01,int8,int8", values },
+        { "topk:0.01,position,int8", values },
+        { "topk:0.01,position,position", values },
+        { "topk:0.01,positio", values },
     };
     for (const auto &b : bad) {
         EXPECT_EQ(dscomm_codec(b.spec), nullptr) << b.spec;
@@ -153,6 +159,34 @@ TEST(TopKSize, ByHand)
     const size_t n = 64 << 20;
     EXPECT_LE(dscomm_codec_bound(dscomm_codec("topk:0.01"), n), n * 4 * 3 / 100);
     EXPECT_LE(dscomm_codec_bound(dscomm_codec("topk:0.001,int8"), n), n * 4 / 200);
+}
+
+TEST(TopKSize, ByPosition)
+{
+    const struct {
+        const char *spec;
+        size_t n;
+        dsc_place place;
+        size_t kept;
+    } sizes[] = {
+        { "topk:k=100,position", 65536, { 0, 0 }, 100 },
+        { "topk:k=100,position", 65536, { 0, 1 }, 100 },
+        { "topk:k=100,position", 65536, { 0, 4 }, 100 },
+        { "topk:k=100,position", 65536, { 1, 4 }, 110 },
+        { "topk:k=100,position", 65536, { 3, 4 }, 130 },
+        { "topk:k=100,position", 65536, { 1, 33 }, 101 },    /* 100.9375 */
+        { "topk:k=1,position", 65536, { 1, 2 }, 2 },         /* 1.3 */
+        { "topk:k=65536,position", 65536, { 1, 2 }, 65536 }, /* there are no more */
+        { "topk:0.01,position", 65536, { 1, 2 }, 853 },      /* 656 * 1.3 = 852.8 */
+        { "topk:0.01,position", 100, { 1, 2 }, 2 },
+        { "topk:0.01", 65536, { 1, 2 }, 656 }, /* without the option places do not matter */
+    };
+    for (const auto &s : sizes) {
+        dsc_codec made;
+
+        EXPECT_EQ(dsc_topk_kept(dsc_codec_at(dscomm_codec(s.spec), s.place, &made), s.n), s.kept)
+            << s.spec << " " << s.place.position << " of " << s.place.members;
+    }
 }
 
 /* ---- selection ---- */
