@@ -58,8 +58,9 @@ struct work {
     const struct dsc_codec *codec;
     size_t n;
     float *v, *r, *r_out;
-    struct dsc_msg msg; /* memory of a message and its elements, at most CHUNK_ELEMS */
-    unsigned flags;     /* what the library would pass for this size */
+    struct dsc_msg msg;   /* memory of a message and its elements, at most CHUNK_ELEMS */
+    uint32_t *thresholds; /* of each chunk, for codecs that reuse them */
+    unsigned flags;       /* what the library would pass for this size */
 };
 
 struct figures {
@@ -83,16 +84,25 @@ static void each_chunk(const struct work *w,
         step(w, at, dsc_min_size(w->msg.n, w->n - at));
 }
 
+/* The message to encode into. Thresholds are there to be reused, one per chunk. */
+static struct dsc_msg own_message(const struct work *w, size_t at, size_t n)
+{
+    return (struct dsc_msg){ .bytes = w->msg.bytes,
+                             .n = n,
+                             .thresholds =
+                                 w->codec->reuses ? w->thresholds + at / CHUNK_ELEMS : NULL };
+}
+
 static void encode_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
+    const struct dsc_msg msg = own_message(w, at, n);
 
     w->codec->ops->encode(w->codec, &msg, 0, n, w->v + at, NULL);
 }
 
 static void encode_feedback_chunk(const struct work *w, size_t at, size_t n)
 {
-    const struct dsc_msg msg = { .bytes = w->msg.bytes, .n = n };
+    const struct dsc_msg msg = own_message(w, at, n);
 
     w->codec->ops->encode_feedback(w->codec, &msg, 0, n, w->v + at, w->r + at, 1.0f, w->r_out + at,
                                    w->flags);
@@ -197,7 +207,9 @@ static bool work_init(struct work *w, const struct perf_source *source, size_t n
     w->r_out = dsc_calloc(DSC_MEM_CODEC, 1, wide);
     w->msg =
         (struct dsc_msg){ .bytes = dsc_calloc(DSC_MEM_CODEC, 1, MESSAGE_MAX(chunk)), .n = chunk };
-    if (w->v == NULL || w->r == NULL || w->r_out == NULL || w->msg.bytes == NULL)
+    w->thresholds = dsc_calloc(DSC_MEM_CODEC, dsc_ceil_div(n, CHUNK_ELEMS), sizeof(uint32_t));
+    if (w->v == NULL || w->r == NULL || w->r_out == NULL || w->msg.bytes == NULL ||
+        w->thresholds == NULL)
         return false;
     perf_repeat(w->v, n, source->values, source->n_sets * source->n_elems, sizeof(float));
     return true;
@@ -219,6 +231,7 @@ static void work_fini(struct work *w)
     dsc_free(w->r);
     dsc_free(w->r_out);
     dsc_free(w->msg.bytes);
+    dsc_free(w->thresholds);
 }
 
 static void print_row(const struct work *w, const char *level, int rounds)

@@ -23,6 +23,7 @@ struct dsc_msg {
     size_t n;             /* elements of the whole message */
     int exponent;         /* E: fp16 carries x * 2^-E; ceil(log2(ranks summed in x)) */
     struct dsc_draw draw; /* for encoding stochastically; first: index of the message's element 0 */
+    uint32_t *thresholds; /* of codecs that reuse them, one per segment, when encoding; or NULL */
 };
 
 /*
@@ -103,6 +104,7 @@ struct dsc_codec {
     const struct dsc_codec *values;
     uint32_t kept_count;           /* at most so many; 0: by ratio */
     uint32_t kept_ppb;             /* billionths of the segment, rounded up */
+    bool reuses;                   /* thresholds: of the message with the same place in a call */
     bool by_position;              /* more are kept the later the sender is in its group */
     struct dsc_place place;        /* of the sender; see dsc_codec_at() */
     const struct dsc_codec *inner; /* with ,hadamard: who encodes the rotated values; else NULL */

@@ -61,6 +61,7 @@ static const char *const test_specs[] = {
     "mxint8,ceil",
     "nvfp4",
     "topk:0.01,position",
+    "topk:0.01,reuse",
 };
 
 /* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */

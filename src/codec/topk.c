@@ -51,7 +51,8 @@ struct segment {
     const struct dsc_codec *codec; /* of the values */
     struct dsc_msg values;         /* k of them */
     uint16_t *index;
-    size_t n; /* elements */
+    size_t n;       /* elements */
+    uint32_t *last; /* see dsc_top_select() */
 };
 
 static struct segment segment_at(const struct dsc_codec *codec, const struct dsc_msg *msg,
@@ -66,6 +67,7 @@ static struct segment segment_at(const struct dsc_codec *codec, const struct dsc
         .values = { bytes, k, msg->exponent },
         .index = (uint16_t *)(void *)(bytes + dsc_codec_message_bytes(codec->values, k)),
         .n = n,
+        .last = msg->thresholds != NULL ? msg->thresholds + first / DSC_SEGMENT : NULL,
     };
 }
 
@@ -179,7 +181,7 @@ static bool segment_stays_finite(const struct segment *s, float a)
 static bool encode_segment(const struct segment *s, const struct dsc_top_source *src)
 {
     const size_t k = s->values.n;
-    const bool is_clean = dsc_top_select(s->index, src, s->n, k);
+    const bool is_clean = dsc_top_select(s->index, src, s->n, k, s->last);
     float x[RUN];
 
     for (size_t at = 0; at < k; at += RUN) {

@@ -4,7 +4,8 @@
  * being the bits of |x|. A radix search over all elements finds it in three passes. Mostly that is
  * not needed: a sample gives a limit which somewhat more than k elements reach, for a large k also
  * one which somewhat fewer reach, vectorized passes mark these, and the search runs among those in
- * between alone. A bad guess costs time, never a bit.
+ * between alone. With the threshold of a call before, a limit somewhat below it takes the sample's
+ * place. A bad guess costs time, never a bit.
  */
 #include "codec/topk_select.h"
 
@@ -20,6 +21,7 @@
 #define RUN 16         /* elements of the sample that lie together: a line of the cache */
 #define GUESS_SHIFT 19 /* 16 buckets per power of two */
 #define GUESS_BUCKETS (1u << (31 - GUESS_SHIFT))
+#define REUSE_MARGIN (1u << GUESS_SHIFT) /* a 16th of a power of two to either side */
 
 /* Elements [at, at + n) of x: as they lie, or made in `tile`. */
 static const float *load(const struct dsc_top_source *src, size_t at, size_t n, float *tile)
@@ -120,6 +122,11 @@ static void count_sample(uint16_t *count, const struct dsc_top_source *src, size
     }
 }
 
+static bool needs_no_guess(size_t n)
+{
+    return n <= CANDIDATES_MAX / 2;
+}
+
 /*
  * 3 standard deviations to either side of how many of the sample are expected among the k. `high`
  * is worth its pass where `low` alone would leave too many candidates.
@@ -132,7 +139,7 @@ static struct guess make_guess(const struct dsc_top_source *src, size_t n, size_
     uint32_t bucket = F32_INF >> GUESS_SHIFT;
     size_t found = 0;
 
-    if (n <= CANDIDATES_MAX / 2)
+    if (needs_no_guess(n))
         return g;
     count_sample(count, src, n);
     for (; bucket > 0 && (float)found < expected + spread; bucket--) {
@@ -202,9 +209,9 @@ static struct threshold look_at(struct candidates *c, const struct marks *m,
     return find_threshold(&among, c->n, k);
 }
 
-/* The k largest of what is marked. */
-static void choose_marked(uint16_t *index, const struct marks *m, const struct dsc_top_source *src,
-                          size_t k)
+/* The k largest of what is marked; their smallest key. */
+static uint32_t choose_marked(uint16_t *index, const struct marks *m,
+                              const struct dsc_top_source *src, size_t k)
 {
     struct candidates c;
     struct threshold t = look_at(&c, m, src, k);
@@ -213,11 +220,12 @@ static void choose_marked(uint16_t *index, const struct marks *m, const struct d
         index[out] = c.index[i];
         out += is_chosen(&t, key_of(c.value[i]));
     }
+    return t.key;
 }
 
 /* Likewise, where those that reach `high` are sure; false: they are not, or there are too many. */
 static bool choose_between(uint16_t *index, struct marks *m, const struct dsc_top_source *src,
-                           size_t n, size_t k, uint32_t high)
+                           size_t n, size_t k, uint32_t high, uint32_t *key_out)
 {
     struct marks unsure;
     struct candidates c;
@@ -236,13 +244,14 @@ static bool choose_between(uint16_t *index, struct marks *m, const struct dsc_to
             unmark(m, c.index[i]);
     }
     list_marked(index, m);
+    *key_out = t.key;
     return true;
 }
 
 /* False where the guess is of no use. */
-static bool choose_guessed(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k)
+static bool choose_guessed(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k,
+                           struct guess g, uint32_t *key_out)
 {
-    const struct guess g = make_guess(src, n, k);
     struct marks m;
 
     mark(&m, src, n, g.low);
@@ -251,17 +260,30 @@ static bool choose_guessed(uint16_t *index, const struct dsc_top_source *src, si
             return false;
         mark_first(&m, k - m.n_set); /* all others are zero */
         list_marked(index, &m);
+        *key_out = 0;
         return true;
     }
     if (m.n_set > CANDIDATES_MAX)
-        return choose_between(index, &m, src, n, k, g.high);
-    choose_marked(index, &m, src, k);
+        return choose_between(index, &m, src, n, k, g.high, key_out);
+    *key_out = choose_marked(index, &m, src, k);
     return true;
+}
+
+/* Likewise with a threshold of before. */
+static bool choose_as_last(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k,
+                           uint32_t *last)
+{
+    if (*last <= REUSE_MARGIN || *last >= F32_INF - REUSE_MARGIN || needs_no_guess(n))
+        return false;
+
+    const struct guess g = { *last - REUSE_MARGIN, *last + REUSE_MARGIN };
+
+    return choose_guessed(index, src, n, k, g, last);
 }
 
 /* ---- all elements ---- */
 
-static void choose_of_all(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k)
+static uint32_t choose_of_all(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k)
 {
     struct threshold t = find_threshold(src, n, k);
     float tile[TILE];
@@ -275,14 +297,18 @@ static void choose_of_all(uint16_t *index, const struct dsc_top_source *src, siz
                 *index++ = (uint16_t)(at + i);
         }
     }
+    return t.key;
 }
 
-bool dsc_top_select(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k)
+bool dsc_top_select(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k,
+                    uint32_t *last)
 {
+    uint32_t unused = 0, *const key = last != NULL ? last : &unused;
     unsigned n_bad = 0;
 
-    if (!choose_guessed(index, src, n, k))
-        choose_of_all(index, src, n, k);
+    if (!choose_as_last(index, src, n, k, key) &&
+        !choose_guessed(index, src, n, k, make_guess(src, n, k), key))
+        *key = choose_of_all(index, src, n, k);
     for (size_t i = 0; i < k; i++) /* larger than all others, so one of them is here */
         n_bad += !is_finite(dsc_top_value(src, index[i]));
     return n_bad == 0;

@@ -33,8 +33,12 @@ static inline float dsc_top_value(const struct dsc_top_source *src, size_t i)
  * @param index [k] ascending; anything on false
  * @param n     at most DSC_SEGMENT
  * @param k     from 1 to n
+ * @param last  NULL, or the smallest chosen |x|, as bits: that of a call before (0: of none), then
+ *              of this one. Any number is right: it decides where the search starts, not what it
+ *              finds.
  * @return      False if an element is not finite.
  */
-bool dsc_top_select(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k);
+bool dsc_top_select(uint16_t *index, const struct dsc_top_source *src, size_t n, size_t k,
+                    uint32_t *last);
 
 #endif

@@ -16,8 +16,9 @@
 
 #define RATIO_FORM "a ratio from 0.000000001 to 1 with at most 9 decimals"
 #define COUNT_FORM "k=N, N from 1 to 65536"
-#define VALUES_FORM "values fp16 (the default), int8 or fp8, then perhaps position"
+#define VALUES_FORM "values fp16 (the default), int8 or fp8, then perhaps position, then reuse"
 #define BY_POSITION ",position"
+#define REUSES ",reuse"
 
 /* A decimal number as billionths; false if it is none, not in (0, 1], or finer than that. */
 static bool parse_ratio(const char *text, size_t len, uint32_t *ppb_out)
@@ -99,8 +100,9 @@ static void write_spec(struct dsc_codec *codec)
             end--;
         amount[end - (amount[end - 1] == '.')] = '\0';
     }
-    (void)snprintf(codec->spec, sizeof(codec->spec), "topk:%s%s%.8s%s", amount,
-                   *values != '\0' ? "," : "", values, codec->by_position ? BY_POSITION : "");
+    (void)snprintf(codec->spec, sizeof(codec->spec), "topk:%s%s%.8s%s%s", amount,
+                   *values != '\0' ? "," : "", values, codec->by_position ? BY_POSITION : "",
+                   codec->reuses ? REUSES : "");
 }
 
 /*
@@ -131,6 +133,7 @@ static const char *parse(const char *options, struct dsc_codec *codec)
     if (codec->kept_count == 0 && !parse_ratio(amount, len, &codec->kept_ppb))
         return RATIO_FORM ", or " COUNT_FORM;
     rest_len = strlen(amount + len);
+    codec->reuses = take_option(amount + len, &rest_len, REUSES);
     codec->by_position = take_option(amount + len, &rest_len, BY_POSITION);
     codec->values = parse_values(amount + len, rest_len);
     if (codec->values == NULL)
@@ -142,6 +145,6 @@ static const char *parse(const char *options, struct dsc_codec *codec)
 
 const struct dsc_family dsc_family_topk = {
     .name = "topk",
-    .form = ":RATIO|:k=COUNT[,int8|,fp8][,position]",
+    .form = ":RATIO|:k=COUNT[,int8|,fp8][,position][,reuse]",
     .parse = parse,
 };

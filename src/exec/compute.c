@@ -46,13 +46,15 @@ static bool keeps_old(const struct dscomm_plan *plan, const struct dsc_call *cal
 
 /* `none` leaves a residual alone that is known to be zero: else -0 would become +0. */
 void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
-                       const struct dsc_call *call, float *partial, uint8_t *gather)
+                       const struct dsc_call *call, float *partial, uint8_t *gather,
+                       uint32_t *thresholds)
 {
     ctx->k = dsc_kernels_get();
     ctx->plan = plan;
     ctx->call = call;
     ctx->partial = partial;
     ctx->gather = gather;
+    ctx->thresholds = thresholds;
     ctx->ranks = plan->params.op == DSCOMM_AVG ? (float)plan->params.n_ranks : 1.0f;
     ctx->stream = plan->params.count >= DSC_STREAM_BYTES / sizeof(float) ? DSC_STREAM : 0;
     ctx->residual_flags = ctx->stream | (keeps_old(plan, call) ? DSC_KEEP_OLD : 0);

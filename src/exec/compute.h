@@ -26,6 +26,7 @@ struct dsc_compute {
     const struct dsc_call *call;
     float *partial;
     uint8_t *gather;
+    uint32_t *thresholds;     /* [n_thresholds] from the call before, for the next one */
     float ranks;              /* A: number of ranks for AVG, else 1 */
     unsigned stream;          /* DSC_STREAM for vectors that caches do not hold, else 0 */
     unsigned residual_flags;  /* how senders write the residual: stream, and DSC_KEEP_OLD */
@@ -38,7 +39,8 @@ struct dsc_compute {
 size_t dsc_compute_scratch_floats(const struct dscomm_plan *plan);
 
 void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
-                       const struct dsc_call *call, float *partial, uint8_t *gather);
+                       const struct dsc_call *call, float *partial, uint8_t *gather,
+                       uint32_t *thresholds);
 
 /* True if a call writes every element of the residual's `out`. */
 bool dsc_compute_writes_residual(const struct dsc_compute *ctx);

@@ -10,9 +10,13 @@
 static struct dsc_msg own_message(const struct dsc_compute *ctx, const struct dsc_op *op,
                                   uint8_t *out)
 {
-    struct dsc_msg msg = { out, op->n, op->exponent, ctx->call->draw };
+    struct dsc_msg msg = {
+        .bytes = out, .n = op->n, .exponent = op->exponent, .draw = ctx->call->draw
+    };
 
     msg.draw.first = dsc_send_index(ctx, op->start);
+    if (ctx->plan->codecs[op->tier]->reuses)
+        msg.thresholds = ctx->thresholds + op->first_threshold;
     return msg;
 }
 

@@ -88,7 +88,7 @@ static bool alloc_run(struct dsc_exec_run *run)
            MAKE(rx_base, (size_t)p->n_peers) && MAKE(state, p->n_ops) && MAKE(computed, p->n_ops) &&
            MAKE(bytes, p->n_ops) && MAKE(op_staging, p->n_ops) && MAKE(payloads, p->n_recvs) &&
            MAKE(posted, p->n_sends) && MAKE(staging_used, p->n_staging) &&
-           grow_buffers(run->exec, p, run->staging_stride);
+           MAKE(thresholds, p->n_thresholds) && grow_buffers(run->exec, p, run->staging_stride);
 #undef MAKE
 }
 
@@ -146,6 +146,7 @@ void dsc_exec_run_destroy(struct dsc_exec_run *run)
     dsc_free(run->payloads);
     dsc_free(run->posted);
     dsc_free(run->staging_used);
+    dsc_free(run->thresholds);
     dsc_free(run);
 }
 
@@ -219,7 +220,8 @@ static void begin_call(struct dsc_exec_run *run, const struct dsc_call *call, ui
     const struct dscomm_plan *p = run->plan;
     struct dsc_exec *exec = run->exec;
 
-    dsc_compute_begin(&run->compute, p, call, exec->partial.memory, exec->gather.memory);
+    dsc_compute_begin(&run->compute, p, call, exec->partial.memory, exec->gather.memory,
+                      run->thresholds);
     memset(run->state, OP_WAITING, p->n_ops);
     memset((void *)run->computed, 0, p->n_ops);
     memset(run->posted, 0, p->n_sends);

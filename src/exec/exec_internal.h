@@ -51,6 +51,7 @@ struct dsc_exec_run {
     size_t staging_stride;
     uint8_t *staging_used; /* [n_staging] */
     int16_t *op_staging;   /* [n_ops] buffer in use, -1 none */
+    uint32_t *thresholds;  /* [n_thresholds] kept from call to call */
     uint32_t first, n_done, n_running, sequence, look_ahead;
     bool use_workers;
     uint64_t idle_since, seen_bytes; /* for the deadline: see idle_ns() */

@@ -268,6 +268,18 @@ static bool count_staging(struct dsc_builder *b)
     return true;
 }
 
+/* One per segment of the message that an operation encodes. */
+static void number_thresholds(struct dscomm_plan *plan, struct dsc_op *op)
+{
+    const struct dsc_codec *const codec = plan->codecs[op->tier];
+
+    if (!codec->reuses ||
+        (op->kind != DSC_OP_SEND && op->kind != DSC_OP_ENCODE && op->kind != DSC_OP_FINAL))
+        return;
+    op->first_threshold = plan->n_thresholds;
+    plan->n_thresholds += (uint32_t)dsc_ceil_div(op->n, codec->tile_align);
+}
+
 static bool copy_out(struct dsc_builder *b)
 {
     struct dscomm_plan *plan = b->plan;
@@ -284,6 +296,7 @@ static bool copy_out(struct dsc_builder *b)
     }
     for (uint32_t i = 0; i < b->n_ops; i++) {
         plan->ops[i] = b->ops[i].op;
+        number_thresholds(plan, &plan->ops[i]);
         place[b->ops[i].id] = i;
     }
     for (uint32_t i = 0; i < b->n_deps; i++)

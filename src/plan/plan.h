@@ -150,9 +150,10 @@ struct dsc_plan_msg {
 
 struct dsc_op {
     enum dsc_op_kind kind;
-    int tier;               /* codec */
-    int exponent;           /* of the message it encodes or decodes */
-    struct dsc_place place; /* of who encodes that */
+    int tier;                 /* codec */
+    int exponent;             /* of the message it encodes or decodes */
+    struct dsc_place place;   /* of who encodes that */
+    uint32_t first_threshold; /* of those that its message reuses, see n_thresholds */
     int own_at; /* RESULT, REDUCE, FINAL, SUM: place of the own value in the order of summing */
     size_t own_start, own_end; /* SUM: part of the span whose output rounding this rank keeps */
     size_t start;              /* span in the vector */
@@ -187,6 +188,7 @@ struct dscomm_plan {
     size_t partial_elems;      /* float32 partial sums */
     size_t gather_bytes;       /* one-shot: messages kept for a few chunks, [chunk][rank] */
     size_t gather_stride;      /* bytes of one kept message's place */
+    uint32_t n_thresholds;     /* that executors keep from call to call, 0 at first */
     uint32_t n_staging;        /* buffers of max_msg_bytes that make any window free of deadlock */
     uint64_t payload_tx_bytes; /* per call */
 };

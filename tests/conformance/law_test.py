@@ -61,6 +61,9 @@ def cases():
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='none;topk:0.05', op='avg', count=9001,
                          chunk=65536)
     yield 'random', dict(layout='0,1', codecs='topk:0.01', count=300001, calls=3)
+    for transport in ('loopback', 'shm', 'tcp'):
+        yield 'random', dict(layout='0,1', codecs='topk:0.02,reuse', count=140001, calls=4,
+                             transport=transport)
     for layout, transport in zip(LAYOUTS[1:], ('loopback', 'shm', 'tcp') * 2):
         yield 'random', dict(layout=layout, codecs='topk:0.02,position', transport=transport)
     for codecs in ('int4', 'fp8', 'fp8:e5m2', 'int4,hadamard', 'topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8',

@@ -110,7 +110,9 @@ static void check_decode(const struct dsc_codec *codec, int exponent, size_t n, 
                          size_t size)
 {
     const size_t bytes = codec->ops->message_bytes(codec, n);
-    const struct dsc_msg msg = { exact_copy(bytes, data, size), n, exponent, draw };
+    const struct dsc_msg msg = {
+        .bytes = exact_copy(bytes, data, size), .n = n, .exponent = exponent, .draw = draw
+    };
     uint8_t *const before = exact_copy(bytes, data, size);
     float *const d = exact(n * sizeof(float), 0x11);
     float *const again = exact(n * sizeof(float), 0x22);
@@ -138,8 +140,12 @@ static void check_encode(const struct dsc_codec *codec, int exponent, unsigned s
 {
     const bool sends_zero_sign = codec->block == 1 || has_float_codes(codec);
     const size_t bytes = codec->ops->message_bytes(codec, n);
-    const struct dsc_msg one = { exact(bytes, 0x33), n, exponent, draw };
-    const struct dsc_msg two = { exact(bytes, 0x44), n, exponent, draw };
+    const struct dsc_msg one = {
+        .bytes = exact(bytes, 0x33), .n = n, .exponent = exponent, .draw = draw
+    };
+    const struct dsc_msg two = {
+        .bytes = exact(bytes, 0x44), .n = n, .exponent = exponent, .draw = draw
+    };
     float *const x = exact_copy(n * sizeof(float), data, size);
     float *const d = exact(n * sizeof(float), 0x55);
     float *const r = exact(n * sizeof(float), 0);

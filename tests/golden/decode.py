@@ -240,7 +240,7 @@ def decode_payload(codec, payload, n, exponent):
         codec = 'int4'
     if codec in FLOATS:
         return decode_fp8(payload, n, FLOATS[codec])
-    match = re.fullmatch(r'topk:([^,]+)(?:,(int8|fp8))?(?:,position)?', codec)
+    match = re.fullmatch(r'topk:([^,]+)(?:,(int8|fp8))?(?:,position)?(?:,reuse)?', codec)
     if match is not None:
         return decode_top_k(payload, n, exponent, match.group(1), match.group(2) or 'fp16')
     if codec.replace(',ceil', '') in MX:  # which only encoders see

@@ -243,6 +243,15 @@ def positions():
         yield Case(FLAT[33], 'topk:0.05,position', count=300, calls=2, coll=coll)
 
 
+def reused_thresholds():
+    """Segments long enough for a guess; data of very different size between calls."""
+    yield Case(L3, 'topk:0.01,reuse', count=40000, calls=6, inject=NEWS)
+    yield Case('0,1', 'topk:0.2,int8,position,reuse', count=200003, calls=3, momentum=0.9)
+    yield Case('0,1', 'topk:0.01,reuse', algo='oneshot', dtype='bf16', count=70001, calls=4,
+               inject='1:0:%d:7f00' % 69999)
+    yield Case(L34, 'topk:k=5,fp8,reuse', count=40000, calls=3)
+
+
 def momentum():
     """u = m*u + g of the feedback object: where top-k clears it, where a bad call restores it."""
     for c in ('topk:0.01', 'topk:0.05,int8'):
@@ -404,7 +413,7 @@ def cases():
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
                    chunk_sizes, small_codes, top_k, rotations, draws, signed, powers_of_two, segments,
                    halves, direct, codes_of_others, momentum,
-                   positions):
+                   positions, reused_thresholds):
         for case in family():
             if case not in seen:
                 seen.add(case)

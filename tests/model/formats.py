@@ -541,6 +541,7 @@ def _float8(options):
 
 
 def _top_k(options):
+    options = options.removesuffix(',reuse')  # where a search starts changes no bit
     by_position = options.endswith(',position')
     amount, comma, name = options.removesuffix(',position').partition(',')
     values = {'': 'fp16', ',fp16': 'fp16', ',int8': 'int8', ',fp8': 'fp8'}.get(comma + name)

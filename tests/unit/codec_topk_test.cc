@@ -33,6 +33,8 @@ TEST(TopKParse, EqualMeaningsGiveOnePointer)
         { "topk:k=65536" },
         { "topk:0.01,position", "topk:.01,position", "topk:0.01,fp16,position" },
         { "topk:k=7,fp8,position", "topk:k=07,fp8,position" },
+        { "topk:0.01,reuse", "topk:.01,reuse", "topk:0.01,fp16,reuse" },
+        { "topk:k=7,fp8,position,reuse" },
     };
     for (const auto &specs : same)
         for (const char *spec : specs) {
@@ -49,7 +51,8 @@ TEST(TopKParse, ErrorsNameSpecAndAllowedValues)
 {
     const char *const ratio = "a ratio from 0.000000001 to 1 with at most 9 decimals";
     const char *const count = "k=N, N from 1 to 65536";
-    const char *const values = "values fp16 (the default), int8 or fp8, then perhaps position";
+    const char *const values =
+        "values fp16 (the default), int8 or fp8, then perhaps position, then reuse";
     const struct {
         const char *spec, *says;
     } bad[] = {
@@ -86,6 +89,8 @@ TEST(TopKParse, ErrorsNameSpecAndAllowedValues)
         { "topk:0.01,position,int8", values },
         { "topk:0.01,position,position", values },
         { "topk:0.01,positio", values },
+        { "topk:0.01,reuse,position", values },
+        { "topk:0.01,reuse,reuse", values },
     };
     for (const auto &b : bad) {
         EXPECT_EQ(dscomm_codec(b.spec), nullptr) << b.spec;
@@ -207,11 +212,11 @@ indices sorted_choice(const floats &x, size_t k)
     return chosen;
 }
 
-indices choice(const floats &v, const floats &r, float beta, size_t k)
+indices choice(const floats &v, const floats &r, float beta, size_t k, uint32_t *last = nullptr)
 {
     const dsc_top_source src = { v.data(), r.empty() ? nullptr : r.data(), beta };
     indices index(k);
-    return dsc_top_select(index.data(), &src, v.size(), k) ? index : indices();
+    return dsc_top_select(index.data(), &src, v.size(), k, last) ? index : indices();
 }
 
 floats sum_of(const floats &v, const floats &r, float beta)
@@ -283,6 +288,31 @@ TEST(TopKSelect, IsThatOfAFullSort)
                 EXPECT_EQ(choice(v, {}, 0.0f, k), sorted_choice(v, k)) << n << " " << k << " " << m;
                 EXPECT_EQ(choice(v, r, 0.9f, k), sorted_choice(sum_of(v, r, 0.9f), k))
                     << n << " " << k << " " << m << " with a residual";
+            }
+}
+
+/* Whatever the threshold of before is: that of these values, near it, far off, nonsense. */
+TEST(TopKSelect, AnyThresholdOfBeforeFindsTheSame)
+{
+    for (size_t n : { 100, 4097, 65536 })
+        for (size_t k : { (size_t)1, n / 100 + 1, n / 5 + 1, n })
+            for (size_t m = 0; m < makers.size(); m++) {
+                const floats v = makers[m](n, static_cast<unsigned>(n + k));
+                const indices right = sorted_choice(v, k);
+                uint32_t found = 0;
+
+                EXPECT_EQ(choice(v, {}, 0.0f, k, &found), right);
+                for (uint32_t i : right) /* what was found is the smallest of these */
+                    EXPECT_GE(bits(v[i]) & 0x7fffffffu, found);
+                for (uint32_t last :
+                     { found, found + 1, found - 1, found + 400000, found - 400000, found * 2, 1u,
+                       0x80000u, 0x80001u, 0x7f700000u, 0x7f7fffffu, 0x7f800000u, 0xffffffffu }) {
+                    uint32_t at = last;
+
+                    EXPECT_EQ(choice(v, {}, 0.0f, k, &at), right)
+                        << n << " " << k << " " << m << " from " << last;
+                    EXPECT_EQ(at, found) << n << " " << k << " " << m << " from " << last;
+                }
             }
 }
 
