@@ -160,14 +160,19 @@ BLOCK_RUNS(e4m3)
 BLOCK_RUNS(e5m2)
 ENCODER_RUNS(int4s)
 
-/* Not where an encoder usually begins; the other one passes the index where the key changes. */
-static const struct dsc_draw draw = { 5, 6, 7, 8 };
+/*
+ * Passes the index where pairs get another upper half; where the key changes; and not where a block
+ * begins in a call.
+ */
+static const struct dsc_draw draw = { 5, 6, 7, ((uint64_t)3 << 17) - 512 };
 static const struct dsc_draw late_draw = { 5, 6, 7, ((uint64_t)1 << 33) - 1024 };
+static const struct dsc_draw odd_draw = { 5, 6, 7, 8 };
 
 #define SR_RUNS(format)                                                                           \
     static void run_##format##_encode_sr(const struct dsc_kernels *k, call_t *c)                  \
     {                                                                                             \
-        k->format##_encode_sr(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block, &draw); \
+        k->format##_encode_sr(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block,         \
+                              c->n % 4 == 1 ? &odd_draw : &draw);                                 \
     }                                                                                             \
     static void run_##format##_encode_sr_late(const struct dsc_kernels *k, call_t *c)             \
     {                                                                                             \

@@ -201,6 +201,22 @@ static void sr_is_shifted(void *q, void *scale, float *d, const float *x, size_t
     dsc_int8_encode_sr_c(q, scale, d, x, n, block, &next);
 }
 
+/* Behind a multiple of 2^17 as before it. */
+static void sr_starts_over(void *q, void *scale, float *d, const float *x, size_t n, uint32_t block,
+                           const struct dsc_draw *draw)
+{
+    const size_t span = (size_t)1 << 17;
+    const size_t here = dsc_min_size(n, span - (size_t)(draw->first % span));
+    struct dsc_draw next = *draw;
+
+    dsc_int8_encode_sr_c(q, scale, d, x, here, block, draw);
+    if (here == n || here % block != 0)
+        return;
+    next.first += here - span;
+    dsc_int8_encode_sr_c((int8_t *)q + here, (float *)scale + here / block,
+                         d != NULL ? d + here : NULL, x + here, n - here, block, &next);
+}
+
 /* The key of the first element for all. */
 static void sr_forgets_high_bits(void *q, void *scale, float *d, const float *x, size_t n,
                                  uint32_t block, const struct dsc_draw *draw)
@@ -369,6 +385,7 @@ PLANT(finds_truncation, "e4m3_encode", e4m3_encode, e4m3_truncates)
 PLANT(finds_wrong_ties, "e4m3_encode_only", e4m3_encode, e4m3_ties_go_up)
 PLANT(finds_rotation_order, "hadamard_rotate", hadamard_rotate, rotates_backwards)
 PLANT(finds_shifted_draw, "int8_encode_sr", int8_encode_sr, sr_is_shifted)
+PLANT(finds_draw_that_starts_over, "int8_encode_sr", int8_encode_sr, sr_starts_over)
 PLANT(finds_forgotten_bits, "int4_encode_sr_late", int4_encode_sr, sr_forgets_high_bits)
 PLANT(finds_misread_inf, "e5m2_decode", e5m2_decode, e5m2_inf_is_a_number)
 PLANT(finds_dropped_nan, "at_least", at_least, at_least_drops_nan)
@@ -420,6 +437,7 @@ const struct check_test check_self_tests[] = {
     { "self.finds_wrong_ties", finds_wrong_ties },
     { "self.finds_rotation_order", finds_rotation_order },
     { "self.finds_shifted_draw", finds_shifted_draw },
+    { "self.finds_draw_that_starts_over", finds_draw_that_starts_over },
     { "self.finds_forgotten_bits", finds_forgotten_bits },
     { "self.finds_misread_inf", finds_misread_inf },
     { "self.finds_dropped_nan", finds_dropped_nan },

@@ -62,7 +62,8 @@ struct encoding {
     unsigned flags;
     uint32_t rare; /* least amax bits of blocks that the reference does */
     struct segment segment;
-    struct dsc_draw draw; /* of stochastic formats */
+    struct dsc_draw draw; /* of stochastic formats, as is span_key: see key_of_span() */
+    uint32_t span_key;
 };
 
 DSC_INLINE bool has_feedback(enum kept kept)
@@ -106,8 +107,7 @@ DSC_INLINE void encode_rare(enum format format, const struct encoding *e, size_t
 /* Keys (key_of) and scales are bits; nvfp4 sends codes of scales. */
 struct tile {
     uint32_t key[TILE_BLOCKS], scale[TILE_BLOCKS], inv[TILE_BLOCKS], sent[TILE_BLOCKS];
-    float x[TILE];            /* sums, with feedback */
-    uint32_t noise[TILE / 2]; /* of stochastic formats */
+    float x[TILE]; /* sums, with feedback */
 };
 
 /* Of n elements; with feedback, forms them. */
@@ -129,6 +129,16 @@ DSC_INLINE uint32_t largest_key(enum format format, const struct encoding *e, fl
     return vi_largest(m);
 }
 
+/* INT4_SR: the largest code could be passed, which takes a scale that was exact before rounding. */
+DSC_INLINE vi rare_if_exceeding(vi amax, vf inv)
+{
+    const uint32_t largest = bits_of(0x1p16f * largest_of(INT4_SR));
+    const vf extreme = vf_mul(vi_float(amax), inv);
+
+    return vf_bits(
+        vf_if_at_least(vf_bits(extreme), largest + 1, vi_float(vi_set1(F32_INF)), vi_float(amax)));
+}
+
 /* Tiny blocks get zeros, which make codes and D zero without a branch. */
 DSC_INLINE void put_scales(enum format format, struct tile *t, size_t b,
                            const struct segment *segment)
@@ -136,9 +146,12 @@ DSC_INLINE void put_scales(enum format format, struct tile *t, size_t b,
     const vi keys = vi_load(t->key + b), amax = magnitudes_of(format, keys);
     const vf zero = vf_set1(0.0f);
     const struct scales s = format == NVFP4 ? e4m3_scales(amax, segment) : scales_of(format, keys);
+    const vf inv = vf_if_at_least(amax, F32_TINY, s.inv, zero);
 
     vi_store(t->scale + b, vf_bits(vf_if_at_least(amax, F32_TINY, s.value, zero)));
-    vi_store(t->inv + b, vf_bits(vf_if_at_least(amax, F32_TINY, s.inv, zero)));
+    vi_store(t->inv + b, vf_bits(inv));
+    if (format == INT4_SR)
+        vi_store(t->key + b, rare_if_exceeding(keys, inv));
     if (format == NVFP4)
         vi_store(t->sent + b, vf_bits(vf_if_at_least(amax, F32_TINY, vi_float(s.sent), zero)));
 }
@@ -157,11 +170,11 @@ DSC_INLINE void tile_scales(enum format format, struct tile *t, const struct enc
 /* ---- second pass: codes, and what they leave ---- */
 
 DSC_INLINE vi quantize_at(enum format format, const struct encoding *e, const struct tile *t,
-                          size_t i, const struct factors *f, enum kept kept)
+                          size_t i, const struct factors *f, vi noise, enum kept kept)
 {
     const vf x = vf_load((has_feedback(kept) ? t->x : e->v) + i);
     vf d;
-    const vi code = quantize(format, x, f, (const uint16_t *)t->noise + i, &d);
+    const vi code = quantize(format, x, f, noise, &d);
 
     if (kept == KEEP_D)
         vf_store(e->out + i, d);
@@ -172,16 +185,47 @@ DSC_INLINE vi quantize_at(enum format format, const struct encoding *e, const st
     return code;
 }
 
+/*
+ * What a group draws from: numbers of LANES pairs within their block, which begins at a multiple of
+ * its size, and the key, with all higher bits of the pairs' numbers.
+ */
+struct pairs {
+    vi number, key;
+};
+
+DSC_INLINE struct pairs pairs_of_block(const struct encoding *e, size_t first)
+{
+    const uint32_t pair = (uint32_t)((e->draw.first + first) >> 1);
+
+    return (struct pairs){ vi_pair_lanes(), vi_set1(e->span_key ^ pair) };
+}
+
+/* 16 bits for each of a group's elements; a hash has those of an even one and, above, of the next.
+ */
+DSC_INLINE void draw_noise(const struct pairs *p, size_t group, vi *noise)
+{
+#pragma GCC unroll 2
+    for (size_t i = 0; i < group; i += 2 * LANES) {
+        const vi hash = mix_rest(vi_xor(vi_xor(p->number, p->key), vi_set1((uint32_t)(i / 2))));
+
+        noise[i / LANES] = vi_first_halves(hash);
+        noise[i / LANES + 1] = vi_second_halves(hash);
+    }
+}
+
 /* A group is what the stores of codes take: one, two or four vectors, a constant. */
 DSC_INLINE void quantize_group(enum format format, const struct encoding *e, const struct tile *t,
-                               size_t first, size_t group, const struct factors *f, enum kept kept)
+                               size_t first, size_t group, const struct factors *f,
+                               const struct pairs *pairs, enum kept kept)
 {
     uint8_t *const q = e->q + code_bytes(format, first);
-    vi codes[4];
+    vi codes[4], noise[4] = { vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0) };
 
+    if (formats[format].draws)
+        draw_noise(pairs, group, noise);
 #pragma GCC unroll 4
     for (size_t i = 0; i < group; i += LANES)
-        codes[i / LANES] = quantize_at(format, e, t, first + i, f, kept);
+        codes[i / LANES] = quantize_at(format, e, t, first + i, f, noise[i / LANES], kept);
     if (has_nibbles(format))
         nibbles_store(q, codes, group);
     else
@@ -192,31 +236,29 @@ DSC_INLINE void quantize_group(enum format format, const struct encoding *e, con
 DSC_INLINE void quantize_block(enum format format, const struct encoding *e, const struct tile *t,
                                size_t first, size_t block, const struct factors *f, enum kept kept)
 {
-    if (block == 16)
-        quantize_group(format, e, t, first, 16, f, kept);
-    else if (block < 4 * LANES)
-        quantize_group(format, e, t, first, 32, f, kept);
-    else
-        for (size_t i = first; i < first + block; i += 4 * LANES)
-            quantize_group(format, e, t, i, 4 * LANES, f, kept);
-}
+    struct pairs pairs = pairs_of_block(e, first);
 
-/* INT4_SR: the largest code could be passed, which takes a scale that was exact before rounding. */
-DSC_INLINE bool may_exceed(enum format format, uint32_t amax, uint32_t inv)
-{
-    return format == INT4_SR && float_of(amax) * float_of(inv) > 0x1p16f * largest_of(format);
+    if (block == 16) {
+        quantize_group(format, e, t, first, 16, f, &pairs, kept);
+        return;
+    }
+    if (block < 4 * LANES) {
+        quantize_group(format, e, t, first, 32, f, &pairs, kept);
+        return;
+    }
+    for (size_t i = first; i < first + block; i += 4 * LANES) {
+        quantize_group(format, e, t, i, 4 * LANES, f, &pairs, kept);
+        pairs.number = vi_add(pairs.number, vi_set1(2 * LANES));
+    }
 }
 
 DSC_INLINE void tile_codes(enum format format, struct tile *t, const struct encoding *e, size_t n,
                            uint32_t block, enum kept kept)
 {
-    if (formats[format].draws)
-        draw_noise(t->noise, &e->draw, n);
     for (size_t b = 0; b < n / block; b++) {
         const struct factors f = factors_of(format, t->scale[b], t->inv[b]);
 
-        if (magnitude_of(format, t->key[b]) >= e->rare ||
-            may_exceed(format, t->key[b], t->inv[b])) {
+        if (magnitude_of(format, t->key[b]) >= e->rare) {
             encode_rare(format, e, b, block, block, kept);
             continue;
         }
@@ -289,6 +331,23 @@ DSC_INLINE void encode(enum format format, struct encoding e, size_t n, uint32_t
         encode_blocks(format, e, n, block, KEEP_NOTHING);
     else
         encode_blocks(format, e, n, block, KEEP_D);
+}
+
+/* Span by span of those with one key. In calls blocks start at multiples of their size. */
+DSC_INLINE void encode_drawn(enum format format, struct encoding e, size_t n, uint32_t block)
+{
+    const enum kept kept = e.out == NULL ? KEEP_NOTHING : KEEP_D;
+
+    if (e.draw.first % block != 0) {
+        encode_rare(format, &e, 0, n, block, kept);
+        return;
+    }
+    for (size_t len; n > 0; n -= len) {
+        len = dsc_min_size(n, (size_t)(KEY_SPAN - e.draw.first % KEY_SPAN));
+        e.span_key = key_of_span(&e.draw);
+        encode(format, e, len, block);
+        e = encoding_after(format, &e, len, block, kept);
+    }
 }
 
 DSC_INLINE void encode_feedback(enum format format, struct encoding e, size_t n, uint32_t block)
@@ -438,17 +497,13 @@ DSC_INLINE void decode(enum format format, struct decoding d, unsigned flags, si
         decode_blocks(format, (struct decoding){ acc, q, scale }, n, block, ADD);           \
     }
 
-/* Where the index passes a multiple of 2^33 the key changes: once in so many elements. */
 #define ENCODE_SR(name, format)                                                                 \
     void LEVEL(name##_encode_sr)(void *q, void *scale, float *d, const float *x, size_t n,      \
                                  uint32_t block, const struct dsc_draw *draw)                   \
     {                                                                                           \
         const struct encoding e = { .q = q, .scales = scale, .out = d, .v = x, .draw = *draw }; \
                                                                                                 \
-        if (draw->first >> 33 != (draw->first + n) >> 33)                                       \
-            reference_sr[format](q, scale, d, x, n, block, draw);                               \
-        else                                                                                    \
-            encode(format, e, n, block);                                                        \
+        encode_drawn(format, e, n, block);                                                      \
     }
 
 ENCODERS(int8, INT8)

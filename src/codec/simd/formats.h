@@ -136,44 +136,46 @@ DSC_INLINE uint32_t mix(uint32_t h)
     return h ^ h >> 16;
 }
 
-DSC_INLINE vi mix_lanes(vi h)
+/*
+ * Elements up to the next multiple of this have pairs whose upper 16 bits are alike. So for them
+ * the first step of mix(key ^ pair), h ^ h >> 16, is pair ^ (another key).
+ */
+#define KEY_SPAN ((uint64_t)1 << 17)
+
+DSC_INLINE uint32_t key_of_span(const struct dsc_draw *draw)
 {
-    h = vi_mul(vi_xor(h, vi_shift_right(h, 16)), vi_set1(0x7feb352d));
+    const uint32_t high = mix((uint32_t)(draw->first >> 33));
+    const uint32_t key = mix(mix(draw->seed + mix(draw->call + mix(draw->rank + high))));
+
+    return key ^ key >> 16 ^ (uint32_t)(draw->first >> 1) >> 16;
+}
+
+/* The rest of mix(). */
+DSC_INLINE vi mix_rest(vi h)
+{
+    h = vi_mul(h, vi_set1(0x7feb352d));
     h = vi_mul(vi_xor(h, vi_shift_right(h, 15)), vi_set1(0x846ca68b));
     return vi_xor(h, vi_shift_right(h, 16));
 }
 
-/* 16 bits for each of n elements: a hash has those of an even one and, above, of the next. */
-DSC_INLINE void draw_noise(uint32_t *noise, const struct dsc_draw *draw, size_t n)
-{
-    const uint32_t high = mix((uint32_t)(draw->first >> 33));
-    const vi key = vi_set1(mix(mix(draw->seed + mix(draw->call + mix(draw->rank + high)))));
-    const vi pairs = vi_add(vi_set1((uint32_t)(draw->first >> 1)), vi_lanes());
-
-#pragma GCC unroll 4
-    for (size_t i = 0; i < n / 2; i += LANES)
-        vi_store(noise + i, mix_lanes(vi_xor(key, vi_add(pairs, vi_set1((uint32_t)i)))));
-}
-
 /*
- * t: in steps of 2^-16, and rounds to at most the largest code; the least one needs its clamp, so
- * that no draw leads below it.
+ * t: in steps of 2^-16. It rounds to at most the largest code, so that no draw leads below the
+ * least one. int8: amax * RN(127 / amax) is less than an ulp, half a step, beyond 127, and a tie
+ * goes to the even 127 * 2^16. int4: see rare_if_exceeding().
  */
-DSC_INLINE vi stochastic_codes(enum format format, vf t, vi random)
+DSC_INLINE vi stochastic_codes(vf t, vi random)
 {
-    const vf inside = vf_max(t, vf_set1(-0x1p16f * largest_of(format)));
-
-    return vi_shift_right_signed(vi_add(vf_to_int(inside), random), 16);
+    return vi_shift_right_signed(vi_add(vf_to_int(t), random), 16);
 }
 
-/* noise: of these elements, or unused. */
-DSC_INLINE vi integer_codes(enum format format, vf t, const uint16_t *noise, vf *d)
+/* noise: 16 bits for each, or unused. */
+DSC_INLINE vi integer_codes(enum format format, vf t, vi noise, vf *d)
 {
     const vf most = vf_set1(127.0f), least = vf_set1(-127.0f);
     vi code;
 
     if (formats[format].draws)
-        code = stochastic_codes(format, t, vi_load_u16(noise));
+        code = stochastic_codes(t, noise);
     else if (formats[format].element == ELEM_64THS)
         code = vf_to_int(vf_max(vf_min(t, most), least));
     else
@@ -185,8 +187,7 @@ DSC_INLINE vi integer_codes(enum format format, vf t, const uint16_t *noise, vf 
 }
 
 /* Codes of x as signed bytes in 32-bit lanes, of which nibbles are the low bits; d gets D. */
-DSC_INLINE vi quantize(enum format format, vf x, const struct factors *f, const uint16_t *noise,
-                       vf *d)
+DSC_INLINE vi quantize(enum format format, vf x, const struct factors *f, vi noise, vf *d)
 {
     const vf t = vf_mul(x, f->inv);
     const vi magnitude = magnitudes(format, t), sign = vi_and(vf_bits(t), f->sign);

@@ -122,9 +122,21 @@ static inline vi vi_xor(vi a, vi b)
 {
     return _mm256_xor_si256(a, b);
 }
-static inline vi vi_lanes(void) /* 0, 1, .. LANES - 1 */
+/*
+ * 0 .. LANES - 1 in an order in which the lower and upper 16 bits of the lanes, taken in turn, are
+ * in order: those of the lanes that vi_first_halves() takes, then of the others.
+ */
+static inline vi vi_pair_lanes(void)
 {
-    return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
+}
+static inline vi vi_first_halves(vi a)
+{
+    return _mm256_unpacklo_epi16(a, _mm256_setzero_si256());
+}
+static inline vi vi_second_halves(vi a)
+{
+    return _mm256_unpackhi_epi16(a, _mm256_setzero_si256());
 }
 static inline vi vi_max(vi a, vi b) /* unsigned */
 {

@@ -116,9 +116,18 @@ static inline vi vi_xor(vi a, vi b)
 {
     return _mm512_xor_si512(a, b);
 }
-static inline vi vi_lanes(void)
+/* As in vec_avx2.h. */
+static inline vi vi_pair_lanes(void)
 {
-    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+}
+static inline vi vi_first_halves(vi a)
+{
+    return _mm512_unpacklo_epi16(a, _mm512_setzero_si512());
+}
+static inline vi vi_second_halves(vi a)
+{
+    return _mm512_unpackhi_epi16(a, _mm512_setzero_si512());
 }
 static inline vi vi_max(vi a, vi b)
 {

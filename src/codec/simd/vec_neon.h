@@ -111,11 +111,20 @@ static inline vi vi_xor(vi a, vi b)
 {
     return veorq_u32(a, b);
 }
-static inline vi vi_lanes(void)
+/* As in vec_avx2.h; here in their order. */
+static inline vi vi_pair_lanes(void)
 {
     static const uint32_t lanes[LANES] = { 0, 1, 2, 3 };
 
     return vld1q_u32(lanes);
+}
+static inline vi vi_first_halves(vi a)
+{
+    return vmovl_u16(vget_low_u16(vreinterpretq_u16_u32(a)));
+}
+static inline vi vi_second_halves(vi a)
+{
+    return vmovl_u16(vget_high_u16(vreinterpretq_u16_u32(a)));
 }
 static inline vi vi_max(vi a, vi b)
 {
