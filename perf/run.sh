@@ -7,7 +7,8 @@
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-packages='build-essential cmake ninja-build pkg-config libsodium-dev libisal-dev libcjson-dev python3'
+packages='build-essential cmake ninja-build pkg-config libsodium-dev libisal-dev libexpat1-dev
+    libhwloc-dev libcjson-dev python3'
 
 . "$root/perf/install.sh"
 

@@ -11,7 +11,7 @@ set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$root/build/compare
 packages='build-essential cmake ninja-build pkg-config libsodium-dev libisal-dev
-    openmpi-bin libopenmpi-dev python3 python3-numpy python3-torch python3-matplotlib
+    libexpat1-dev libhwloc-dev openmpi-bin libopenmpi-dev python3 python3-numpy python3-torch python3-matplotlib
     iproute2 iperf3'
 
 . "$root/perf/install.sh"

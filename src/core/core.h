@@ -106,6 +106,7 @@ enum dsc_mem_tag {
     DSC_MEM_CORE,
     DSC_MEM_CODEC,
     DSC_MEM_FEEDBACK,
+    DSC_MEM_TOPO,
     DSC_MEM_TRANSPORT,
     DSC_MEM_PLAN,
     DSC_MEM_EXEC,
