@@ -12,6 +12,7 @@
 
 #include "codec/codec.h"
 #include "codec/kernels.h"
+#include "info_topo.h"
 #include "transport/transport.h"
 
 enum { EXIT_OK = 0, EXIT_BAD_ENV = 1, EXIT_USAGE = 2 };
@@ -196,6 +197,8 @@ static int print_all(void)
     print_codecs();
     print_transports();
     print_interfaces();
+    printf("topology\n");
+    info_topo_host();
     return print_env_values() ? EXIT_OK : EXIT_BAD_ENV;
 }
 
@@ -213,10 +216,12 @@ static int act(int option)
 {
     switch (option) {
     case 'h':
-        printf("Usage: dscomm_info [--env | --env-md | --version | --help]\n\n"
-               "Without options: version, CPU, codecs, transports, interfaces, environment.\n"
+        printf("Usage: dscomm_info [--env | --env-md | --topo ... | --version | --help]\n\n"
+               "Without options: version, CPU, codecs, transports, interfaces, topology,\n"
+               "environment.\n"
                "  --env      every DSCOMM_* variable: default, range, meaning\n"
                "  --env-md   the same as Markdown (docs/env.md)\n"
+               "  --topo     this host's topology, or a file's: --topo --help\n"
                "  --version  the version alone\n"
                "Exit code: 0, 1 a bad variable is set, 2 a bad option.\n");
         return EXIT_OK;
@@ -236,12 +241,15 @@ static int act(int option)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "--topo") == 0)
+        return info_topo(argc - 1, argv + 1);
     opterr = 0;
     const int option = getopt_long(argc, argv, "h", options, NULL);
 
     if (option == '?' || optind < argc) {
         (void)fprintf(stderr,
-                      "dscomm_info: %s: not known, allowed: --env --env-md --version --help\n",
+                      "dscomm_info: %s: not known, allowed: --env --env-md --topo --version "
+                      "--help\n",
                       argv[option == '?' ? optind - 1 : optind]);
         return EXIT_USAGE;
     }

@@ -26,7 +26,7 @@ class Info(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ''), result)
         for part in ('dscomm 0.', 'instruction sets', '\n  none ', '\n  int8 ', '\n  int4 ',
                      '\n  fp8 ', '\n  fp8:e5m2 ', '\n  mxfp4,ceil ', '\n  nvfp4 ', '\n  shm', '\n  tcp',
-                     '\n  loopback', '127.0.0.1', 'environment'):
+                     '\n  loopback', '127.0.0.1', 'topology', '\nhost0\n', 'environment'):
             self.assertIn(part, result.stdout)
         for name in registered():
             self.assertRegex(result.stdout, r'(?m)^  DSCOMM_%s +\S' % name)
@@ -91,6 +91,7 @@ class Info(unittest.TestCase):
                 self.assertEqual(result.stderr.count('\n'), 1)
                 self.assertIn(words[-1], result.stderr)
                 self.assertIn('--env', result.stderr)
+                self.assertIn('--topo', result.stderr)
 
 
 if __name__ == '__main__':
