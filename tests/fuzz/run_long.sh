@@ -40,7 +40,7 @@ have_libfuzzer() {
 build_libfuzzer() { # name
     clang -std=c11 -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,$SANITIZERS -Iinclude -Isrc -Itests \
         "tests/fuzz/$1_fuzz.c" build/libfuzzer/src/libdsc_internal.a \
-        $(pkg-config --libs libsodium libisal) -lpthread -lm -o "$OUT/$1_libfuzzer"
+        $(pkg-config --libs libsodium libisal expat hwloc) -lpthread -lm -o "$OUT/$1_libfuzzer"
 }
 
 run_plain() { # name seconds
