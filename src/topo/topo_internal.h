@@ -132,6 +132,7 @@ void dsc_topo_write_dot(const dscomm_topo_t *topo, FILE *out);
 void dsc_topo_write_svg(const dscomm_topo_t *topo, FILE *out);
 /* "gpu3", "pci 0000:3b:00.0": the short form used everywhere. Returns buf. */
 #define DSC_TOPO_LABEL_BYTES 128
+#define DSC_TOPO_CLIQUE_MAX 256 /* GPUs of a host that are looked at for direct links */
 const char *dsc_topo_label(const dscomm_topo_t *topo, int device, char buf[DSC_TOPO_LABEL_BYTES]);
 const char *dsc_topo_link_name(dscomm_link_kind_t kind);
 /* "31.5 GB/s", "unknown", "0.98 GB/s (implausible)". Returns buf. */
