@@ -142,6 +142,7 @@ static const struct set {
 
 struct sums {
     double err2, x2, d2, xd;
+    size_t elems, message_bytes;
 };
 
 /* Encodes n elements as one message. */
@@ -161,13 +162,14 @@ static bool add_errors(struct sums *s, const struct dsc_codec *codec, const floa
         s->d2 += (double)d[i] * (double)d[i];
         s->xd += (double)x[i] * (double)d[i];
     }
+    s->elems += n;
+    s->message_bytes += written;
     dsc_free(message);
     dsc_free(d);
     return ok;
 }
 
-static void print_line(const struct dsc_codec *codec, const char *set, const struct sums *s,
-                       size_t n)
+static void print_line(const struct dsc_codec *codec, const char *set, const struct sums *s)
 {
     const double cosine = s->d2 > 0.0 ? s->xd / sqrt(s->x2 * s->d2) : 0.0;
 
@@ -175,7 +177,7 @@ static void print_line(const struct dsc_codec *codec, const char *set, const str
         (void)printf("%s\t%s\t%.3g\t%.6f", codec->spec, set, sqrt(s->err2 / s->x2), cosine);
     else
         (void)printf("%s\t%s\toverflow\t-", codec->spec, set);
-    (void)printf("\t%.2f\t%g\n", (double)n * sizeof(float) / (double)dscomm_codec_bound(codec, n),
+    (void)printf("\t%.2f\t%g\n", (double)s->elems * sizeof(float) / (double)s->message_bytes,
                  codec->e0);
 }
 
@@ -192,7 +194,7 @@ static bool run_codecs(const char *name, const float *values, size_t n_vectors, 
         for (size_t v = 0; v < n_vectors; v++)
             if (!add_errors(&sums, codec, values + v * n, n))
                 return false;
-        print_line(codec, name, &sums, n);
+        print_line(codec, name, &sums);
     }
     return true;
 }

@@ -43,8 +43,11 @@ static const struct {
 
 /* What calls send at most in a message, about. */
 #define CHUNK_ELEMS 65536
-/* The largest message of n elements: 16-element blocks have 5 bytes for 4 elements, fp32 has 16. */
-#define MESSAGE_MAX(n) ((n) * sizeof(float) + 64) /* a group of 32 may be sent for one */
+/*
+ * The largest message of at most so many elements: 16-element blocks have 5 bytes for 4 elements,
+ * fp32 has 16, and lossless tables and headers.
+ */
+#define MESSAGE_MAX(n) ((n) * sizeof(float) + 1024)
 
 struct options {
     size_t bytes; /* 0: default_sizes */
@@ -234,15 +237,32 @@ static void work_fini(struct work *w)
     dsc_free(w->thresholds);
 }
 
-static void print_row(const struct work *w, const char *level, int rounds)
+/* Of the whole vector; where the size hangs on the data, of the messages that each_chunk() makes.
+ */
+static size_t wire_bytes_of(const struct work *w)
+{
+    size_t bytes = 0;
+
+    if (!w->codec->variable)
+        return dsc_codec_message_bytes(w->codec, w->n);
+    for (size_t at = 0; at < w->n; at += w->msg.n) {
+        const struct dsc_msg msg = { .bytes = w->msg.bytes,
+                                     .n = dsc_min_size(w->msg.n, w->n - at) };
+
+        encode_chunk(w, at, msg.n);
+        bytes += dsc_codec_used_bytes(w->codec, &msg);
+    }
+    return bytes;
+}
+
+static void print_row(const struct work *w, const char *name, const char *level, int rounds)
 {
     const size_t bytes = w->n * sizeof(float);
-    const size_t wire_bytes = dsc_codec_message_bytes(w->codec, w->n);
+    const size_t wire_bytes = wire_bytes_of(w);
     struct figures f;
 
     measure(w, rounds, &f);
-    (void)printf("%-23s %-6s %10zu %6.2f", w->codec->spec, level, bytes,
-                 (double)bytes / (double)wire_bytes);
+    (void)printf("%-23s %-6s %10zu %6.2f", name, level, bytes, (double)bytes / (double)wire_bytes);
     for (size_t s = 0; s < N_STEPS - 1; s++)
         (void)printf(" %7.1f %5.2f", f.gbps[s], f.to_memcpy[s]);
     (void)printf(" %7.1f\n", f.gbps[N_STEPS - 1]);
@@ -273,8 +293,15 @@ static int run_size(const char *name, size_t bytes, const struct perf_source *so
     }
     print_head(name, bytes);
     for (size_t i = 0; i < (opt->codec != NULL ? 1 : n_specs); i++) {
-        work_use(&w, dscomm_codec(opt->codec != NULL ? opt->codec : specs[i]));
-        print_row(&w, level, opt->rounds);
+        const struct dsc_codec *const codec =
+            dscomm_codec(opt->codec != NULL ? opt->codec : specs[i]);
+
+        work_use(&w, codec);
+        print_row(&w, codec->spec, level, opt->rounds);
+        if (!codec->by_dtype || !codec->variable)
+            continue;
+        work_use(&w, dsc_codec_resolve(codec, DSCOMM_BFLOAT16)); /* half the bytes to pack */
+        print_row(&w, "lossless of bf16", level, opt->rounds);
     }
     work_fini(&w);
     return 0;

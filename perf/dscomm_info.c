@@ -145,8 +145,9 @@ static void print_codecs(void)
         const struct dsc_codec *const codec = dscomm_codec(specs[i]);
 
         if (codec != NULL)
-            printf("  %-24s %10.3f  %g\n", dscomm_codec_spec(codec),
-                   8.0 * (double)dscomm_codec_bound(codec, elems) / (double)elems, codec->e0);
+            printf("  %-24s %10.3f  %g%s\n", dscomm_codec_spec(codec),
+                   8.0 * (double)dscomm_codec_bound(codec, elems) / (double)elems, codec->e0,
+                   codec->variable ? "  (bits at most)" : "");
     }
 }
 

@@ -52,6 +52,7 @@ static const struct codec_row codecs[] = {
     { "mxfp4", PROBE_POWERS, 0.65 },
     { "mxint8", PROBE_POWERS, 0.06 },
     { "nvfp4", PROBE_NVFP4, 0.55 },
+    { "lossless", PROBE_SMALL, 0.0 },
 };
 /* A codec this file does not know may at most lose as much as there is. */
 static const struct codec_row unknown_codec = { "", PROBE_NONE, 1.0 };

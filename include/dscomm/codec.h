@@ -11,6 +11,7 @@
  *   mxfp4       4-bit floats, E2M1, likewise
  *   mxint8      8-bit integers, likewise
  *   nvfp4       4-bit floats, E2M1; an 8-bit float as scale per 16, one float32 scale per 65536
+ *   lossless    what "none" sends, packed: the same bits in fewer bytes, how many depends on them
  *   topk:RATIO  of each 65536 elements the largest in size, a share above 0 and at most 1
  *   topk:k=N    or N of them, N from 1 to 65536; for sums and averages alone
  *               values are fp16, or int8 or fp8: topk:0.001,int8
@@ -18,6 +19,7 @@
  * without a feedback object; dscomm_encode() alone draws the same numbers each time,
  * and with ,hadamard after int8, int4 or fp8 and their options: values are rotated in groups of 32
  * before, which helps where one element in a hundred is ten times the others.
+ * and ,entropy after int8 and its block size: its messages packed, likewise.
  * N is one of 16 32 64 128 256: elements of a block, by default 256 for int8 and 64 for int4.
  * Scales of mx... are rounded down, as the MX specification says, and the largest elements of a
  * block may saturate; with ,ceil behind any of these specs they are rounded up.
@@ -64,20 +66,21 @@ DSCOMM_API const dscomm_codec_t *dscomm_codec(const char *spec);
 DSCOMM_API const char *dscomm_codec_spec(const dscomm_codec_t *codec);
 
 /**
- * Exact size in bytes of a message of n elements, a multiple of 16. For "none" that of float32.
- * Threads: any.
+ * Size in bytes of a message of n elements, a multiple of 16: exact, or for "lossless" and
+ * ",entropy" the most it can be. For "none" and "lossless" that of float32. Threads: any.
  */
 DSCOMM_API size_t dscomm_codec_bound(const dscomm_codec_t *codec, size_t n);
 
 /**
  * Encode n float32 values into one message.
  *
- * @param codec       Not NULL; "none" acts as fp32 here.
+ * @param codec       Not NULL; "none" and "lossless" take fp32 here.
  * @param dst         [dst_bytes] bytes, 16-byte aligned, must not overlap src.
  * @param dst_bytes   At least dscomm_codec_bound(codec, n).
  * @param src         [n] float32, 4-byte aligned, on the host.
  * @param n           Elements, any.
- * @param written_out Bytes used in dst; untouched on error.
+ * @param written_out Bytes used in dst: dscomm_codec_bound(), or fewer for "lossless" and
+ * ",entropy"; untouched on error.
  *
  * @return DSCOMM_OK
  *         DSCOMM_ERR_INVALID  NULL or misaligned argument, or dst too small
@@ -91,15 +94,17 @@ DSCOMM_API dscomm_status_t dscomm_encode(const dscomm_codec_t *codec, void *dst,
 /**
  * Decode one message of n elements into float32.
  *
- * @param codec     Not NULL; "none" acts as fp32 here.
+ * @param codec     Not NULL; "none" and "lossless" take fp32 here.
  * @param dst       [n] float32, 4-byte aligned, on the host.
  * @param n         Elements, any.
  * @param src       [src_bytes] bytes of an untrusted message, 16-byte aligned.
- * @param src_bytes Must equal dscomm_codec_bound(codec, n).
+ * @param src_bytes What dscomm_encode() wrote: dscomm_codec_bound(codec, n), but for "lossless" and
+ *                  ",entropy".
  *
  * @return DSCOMM_OK
  *         DSCOMM_ERR_INVALID  NULL or misaligned argument
- *         DSCOMM_ERR_CORRUPT  src_bytes is not the size of a message of n elements
+ *         DSCOMM_ERR_CORRUPT  src_bytes is not the size of a message of n elements, or the message
+ * is packed and not as it should be; dst then holds NaN in such segments
  *
  * Numerics: a scale whose exponent bits are all set makes its block NaN (0x7fc00000).
  * Threads:  reentrant.

@@ -244,6 +244,11 @@ static const struct dsc_codec int8_rows[] = {
     STOCHASTIC(int8, "int8:block=64", 64, 0.0106),
     STOCHASTIC(int8, "int8:block=32", 32, 0.0106),
     STOCHASTIC(int8, "int8:block=16", 16, 0.0106),
+    DSC_ENTROPY_ROW(&int8_rows[0], "int8", 256, 0.0075),
+    DSC_ENTROPY_ROW(&int8_rows[1], "int8:block=128", 128, 0.0075),
+    DSC_ENTROPY_ROW(&int8_rows[2], "int8:block=64", 64, 0.0075),
+    DSC_ENTROPY_ROW(&int8_rows[3], "int8:block=32", 32, 0.0075),
+    DSC_ENTROPY_ROW(&int8_rows[4], "int8:block=16", 16, 0.0075),
 };
 
 static const struct dsc_codec int4_rows[] = {
@@ -295,8 +300,8 @@ static const struct dsc_codec mxint8_rows[] = {
 
 const struct dsc_family dsc_family_int8 = {
     .name = "int8",
-    .form = "[:block=N][,hadamard|,sr]",
-    .options = BLOCK_OPTION,
+    .form = "[:block=N][,hadamard|,sr|,entropy]",
+    .options = BLOCK_OPTION " or ,entropy",
     .default_option = ":block=256",
     .rows = int8_rows,
     .n_rows = DSC_ARRAY_LEN(int8_rows),

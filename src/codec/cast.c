@@ -153,7 +153,7 @@ CAST_TYPE(bf16, half_at, HALF_BYTES)
         .ops = &family_name##_ops,                          \
         .spec = #family_name,                               \
         .block = 1,                                         \
-        .is_none = (none),                                  \
+        .by_dtype = (none),                                 \
         .lossless = (exact),                                \
         .tile_align = 1,                                    \
         .e0 = (error),                                      \
@@ -170,17 +170,37 @@ CAST_FAMILY(fp32, f32, false, true, 0.0)
 CAST_FAMILY(fp16, f16, false, false, 3e-4)
 CAST_FAMILY(bf16, bf16, false, false, 2e-3)
 
+/* ---- lossless: what `none` sends, packed ---- */
+
+#define LOSSLESS_ROW(cast, exact, error, elem_bytes)                                             \
+    {                                                                                            \
+        .ops = &dsc_entropy_ops, .spec = "lossless", .block = 1, .by_dtype = true,               \
+        .lossless = (exact), .variable = true, .tile_align = DSC_ENTROPY_SEGMENT, .e0 = (error), \
+        .packed = &(cast), .n_planes = (elem_bytes)                                              \
+    }
+
+static const struct dsc_codec lossless_fp32 = LOSSLESS_ROW(fp32_row, true, 0.0, WIDE_BYTES),
+                              lossless_fp16 = LOSSLESS_ROW(fp16_row, false, 3e-4, HALF_BYTES),
+                              lossless_bf16 = LOSSLESS_ROW(bf16_row, false, 2e-3, HALF_BYTES);
+
+const struct dsc_family dsc_family_lossless = {
+    .name = "lossless",
+    .form = "",
+    .rows = &lossless_fp32,
+    .n_rows = 1,
+};
+
 const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype)
 {
-    if (!codec->is_none)
+    if (!codec->by_dtype)
         return codec;
     switch (dtype) {
     case DSCOMM_FLOAT32:
-        return &fp32_row;
+        return codec->variable ? &lossless_fp32 : &fp32_row;
     case DSCOMM_FLOAT16:
-        return &fp16_row;
+        return codec->variable ? &lossless_fp16 : &fp16_row;
     case DSCOMM_BFLOAT16:
-        return &bf16_row;
+        return codec->variable ? &lossless_bf16 : &bf16_row;
     }
     DSC_ASSERT(dsc_dtype_bytes(dtype) != 0); /* callers check data types */
     return codec;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Wire formats. A message is a fixed number of elements in a codec's layout; its size is a pure
- * function of codec and element count. All functions here work on a *span* of a message's elements,
- * so that callers can walk a chunk in tiles that stay in the first cache levels.
+ * function of codec and element count, or, for codecs that are `variable`, at most that. All
+ * functions here work on a *span* of a message's elements, so that callers can walk a chunk in
+ * tiles that stay in the first cache levels.
  *
  * docs/wire_format.md is normative; elements_c.c and blocks_c.c are its arithmetic.
  */
@@ -17,6 +18,15 @@
 /* Vectors of at least so many bytes are gone from the caches before they are read again. */
 #define DSC_STREAM_BYTES ((size_t)8 << 20)
 
+/* Elements that variable codecs pack together. */
+#define DSC_ENTROPY_SEGMENT 8192
+
+/* Why bytes of a peer are no message. Their elements are NaN. */
+struct dsc_flaw {
+    const char *what; /* in words; NULL: nothing is wrong */
+    int source;       /* rank */
+};
+
 /* One message and what both ends know about it without asking. */
 struct dsc_msg {
     uint8_t *bytes;       /* 16-byte aligned */
@@ -24,15 +34,25 @@ struct dsc_msg {
     int exponent;         /* E: fp16 carries x * 2^-E; ceil(log2(ranks summed in x)) */
     struct dsc_draw draw; /* for encoding stochastically; first: index of the message's element 0 */
     uint32_t *thresholds; /* of codecs that reuse them, one per segment, when encoding; or NULL */
+    struct dsc_flaw *flaw; /* decoding variable codecs: where to tell; NULL: nowhere */
+    int source;            /* and of whom: the rank that the message is from */
 };
 
 /*
  * Spans: `first` is a multiple of the codec's tile_align, n ends on one or at the message's end.
- * No function allocates. `msg` bytes of a peer are untrusted; their size was checked.
+ * Spans of variable codecs are encoded in ascending order. No function allocates. `msg` bytes of a
+ * peer are untrusted; their size was checked.
  */
 struct dsc_codec_ops {
-    /* Bytes of a message of n elements, a multiple of 16. */
+    /* Bytes of a message of n elements, a multiple of 16; for variable codecs the most it takes. */
     size_t (*message_bytes)(const struct dsc_codec *codec, size_t n);
+
+    /*
+     * Of variable codecs, else NULL: bytes of an encoded message, a multiple of 16 and at most
+     * message_bytes(), by its own word, which a receiver compares with what came. Nothing is read
+     * beyond `limit` bytes: where they do not tell, the answer is more.
+     */
+    size_t (*used_bytes)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t limit);
 
     /* x -> message; decoded (NULL allowed) gets D = decode(encode(x)). x may equal decoded. */
     void (*encode)(const struct dsc_codec *codec, const struct dsc_msg *msg, size_t first, size_t n,
@@ -91,12 +111,14 @@ struct dsc_place {
 /* A parsed spec. */
 struct dsc_codec {
     const struct dsc_codec_ops *ops;
-    char spec[64];       /* canonical text */
-    uint32_t block;      /* elements that one NaN takes with it; 1 for casts */
-    bool is_none;        /* takes the data type's cast: see dsc_codec_resolve() */
-    bool lossless;       /* decode(encode(x)) == x for every finite x */
+    char spec[64];  /* canonical text */
+    uint32_t block; /* elements that one NaN takes with it; 1 for casts */
+    bool by_dtype;  /* sends the data type's cast: see dsc_codec_resolve() */
+    bool lossless;  /* decode(encode(x)) == x for every finite x */
+    /* Messages have no fixed size: not for what must know it before (kernels of a GPU). */
+    bool variable;
     bool stochastic;     /* codes depend on the message's draw; not for use with feedback */
-    uint32_t tile_align; /* spans start at multiples of this; divides 256 or is the segment */
+    uint32_t tile_align; /* spans start at multiples of this; divides 256, or a segment */
     double e0;           /* nominal relative L2 error of one encode */
     bool sums_only;      /* no max or min, no broadcast: what is not sent is 0 */
 
@@ -108,7 +130,14 @@ struct dsc_codec {
     bool by_position;              /* more are kept the later the sender is in its group */
     struct dsc_place place;        /* of the sender; see dsc_codec_at() */
     const struct dsc_codec *inner; /* with ,hadamard: who encodes the rotated values; else NULL */
+
+    /* Variable codecs: whose messages are packed, and the bytes of one element in them. */
+    const struct dsc_codec *packed;
+    uint32_t n_planes;
 };
+
+/* entropy.c: of every row with a packed codec. */
+extern const struct dsc_codec_ops dsc_entropy_ops;
 
 /* hadamard.c: of every row with an inner codec, whose spans are at most a tile. */
 extern const struct dsc_codec_ops dsc_hadamard_ops;
@@ -120,6 +149,13 @@ extern const struct dsc_codec_ops dsc_hadamard_ops;
         .block = (elems) > DSC_HADAMARD_GROUP ? (elems) : DSC_HADAMARD_GROUP,                     \
         .tile_align = (align) > DSC_HADAMARD_GROUP ? (align) : DSC_HADAMARD_GROUP, .e0 = (error), \
         .inner = (base)                                                                           \
+    }
+
+/* The row of spec "TEXT,entropy" that goes with the row `base`, whose elements are bytes. */
+#define DSC_ENTROPY_ROW(base, text, elems, error)                                             \
+    {                                                                                         \
+        .ops = &dsc_entropy_ops, .spec = text ",entropy", .block = (elems), .variable = true, \
+        .tile_align = DSC_ENTROPY_SEGMENT, .e0 = (error), .packed = (base), .n_planes = 1     \
     }
 
 /*
@@ -144,7 +180,7 @@ struct dsc_family {
 
 extern const struct dsc_family dsc_family_none, dsc_family_fp32, dsc_family_fp16, dsc_family_bf16,
     dsc_family_int8, dsc_family_int4, dsc_family_fp8, dsc_family_mxfp8, dsc_family_mxfp4,
-    dsc_family_mxint8, dsc_family_nvfp4, dsc_family_topk;
+    dsc_family_mxint8, dsc_family_nvfp4, dsc_family_topk, dsc_family_lossless;
 
 /* Codecs that a process may make of free numbers. */
 #define DSC_INTERNED_MAX 256
@@ -155,7 +191,10 @@ extern const struct dsc_family dsc_family_none, dsc_family_fp32, dsc_family_fp16
  */
 const struct dsc_codec *dsc_codec_intern(const struct dsc_codec *wanted);
 
-/* The codec that really runs: for `none` the cast to the data type, else the codec itself. */
+/*
+ * The codec that really runs: for `none` the cast to the data type, for `lossless` that one packed,
+ * else the codec itself.
+ */
 const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype);
 
 /* The codec of messages from that place: the codec itself, or one that is made in *made. */
@@ -172,6 +211,14 @@ static inline const struct dsc_codec *dsc_codec_at(const struct dsc_codec *codec
 static inline size_t dsc_codec_message_bytes(const struct dsc_codec *codec, size_t n)
 {
     return codec->ops->message_bytes(codec, n);
+}
+
+/* Of a message that has been encoded. */
+static inline size_t dsc_codec_used_bytes(const struct dsc_codec *codec, const struct dsc_msg *msg)
+{
+    const size_t most = dsc_codec_message_bytes(codec, msg->n);
+
+    return codec->variable ? codec->ops->used_bytes(codec, msg, most) : most;
 }
 
 /*

@@ -13,9 +13,10 @@
 #define ELEMS_MAX (SIZE_MAX / 16)
 
 static const struct dsc_family *const families[] = {
-    &dsc_family_none,  &dsc_family_fp32,   &dsc_family_fp16,  &dsc_family_bf16,
-    &dsc_family_int8,  &dsc_family_int4,   &dsc_family_fp8,   &dsc_family_mxfp8,
-    &dsc_family_mxfp4, &dsc_family_mxint8, &dsc_family_nvfp4, &dsc_family_topk,
+    &dsc_family_none,     &dsc_family_fp32,   &dsc_family_fp16,  &dsc_family_bf16,
+    &dsc_family_int8,     &dsc_family_int4,   &dsc_family_fp8,   &dsc_family_mxfp8,
+    &dsc_family_mxfp4,    &dsc_family_mxint8, &dsc_family_nvfp4, &dsc_family_topk,
+    &dsc_family_lossless,
 };
 
 /* New ones go to the end: files of tests/fuzz/corpus hold indices. */
@@ -62,6 +63,8 @@ static const char *const test_specs[] = {
     "nvfp4",
     "topk:0.01,position",
     "topk:0.01,reuse",
+    "lossless",
+    "int8,entropy",
 };
 
 /* The family with the spec's first word, which ends at ':' or ','; NULL: there is none. */
@@ -254,8 +257,21 @@ dscomm_status_t dscomm_encode(const dscomm_codec_t *codec, void *dst, size_t dst
         codec->ops->encode(codec, &msg, 0, n, src, NULL);
         dsc_fp_leave(saved);
     }
-    *written_out = need_bytes;
+    *written_out = dsc_codec_used_bytes(codec, &msg);
     return DSCOMM_OK;
+}
+
+static dscomm_status_t check_size(const struct dsc_codec *codec, const struct dsc_msg *msg,
+                                  size_t bytes)
+{
+    const size_t need_bytes = codec->variable ? codec->ops->used_bytes(codec, msg, bytes)
+                                              : dsc_codec_message_bytes(codec, msg->n);
+
+    if (bytes == need_bytes)
+        return DSCOMM_OK;
+    return dsc_fail(DSCOMM_ERR_CORRUPT, "message has %zu bytes, %s of %zu elements has %zu%s",
+                    bytes, codec->spec, msg->n, need_bytes,
+                    codec->variable ? ", or more, by its own table" : "");
 }
 
 dscomm_status_t dscomm_decode(const dscomm_codec_t *codec, float *dst, size_t n, const void *src,
@@ -263,19 +279,19 @@ dscomm_status_t dscomm_decode(const dscomm_codec_t *codec, float *dst, size_t n,
 {
     DSC_TRY(check_call(codec, src, "src", dst, "dst", n));
 
-    const size_t need_bytes = dsc_codec_message_bytes(codec, n);
+    struct dsc_flaw flaw = { 0 };
     /* Decoding only reads; struct dsc_msg serves both directions. */
-    const struct dsc_msg msg = { .bytes = (uint8_t *)(uintptr_t)src, .n = n, .exponent = 0 };
+    const struct dsc_msg msg = { .bytes = (uint8_t *)(uintptr_t)src, .n = n, .flaw = &flaw };
 
-    if (src_bytes != need_bytes)
-        return dsc_fail(DSCOMM_ERR_CORRUPT, "message has %zu bytes, %s of %zu elements has %zu",
-                        src_bytes, codec->spec, n, need_bytes);
+    DSC_TRY(check_size(codec, &msg, src_bytes));
     if (n > 0) {
         const uint32_t saved = dsc_fp_enter();
 
         codec->ops->decode(codec, &msg, 0, n, dst, 0);
         dsc_fp_leave(saved);
     }
+    if (flaw.what != NULL)
+        return dsc_fail(DSCOMM_ERR_CORRUPT, "message of %s has %s", codec->spec, flaw.what);
     return DSCOMM_OK;
 }
 

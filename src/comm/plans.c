@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define MIN_CHUNK_ELEMS 64256 /* below, a message's fixed cost outweighs what overlap wins */
-#define MESSAGE_SLACK 64      /* padding */
+#define MESSAGE_SLACK 256     /* padding, tables of segments */
 #define CHUNKS_PER_PIECE 4    /* enough to overlap encode, transfer, reduce and decode */
 
 static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)

@@ -9,8 +9,6 @@
  */
 #include "exec/compute_internal.h"
 
-#include <string.h>
-
 static size_t tile_elems(const struct dscomm_plan *plan)
 {
     size_t elems = DSC_TILE_ELEMS;
@@ -26,12 +24,13 @@ size_t dsc_compute_scratch_floats(const struct dscomm_plan *plan)
     return DSC_SCRATCH_TILES * tile_elems(plan);
 }
 
-static struct dsc_tiles split_scratch(const struct dsc_compute *ctx, float *scratch)
+static struct dsc_tiles split_scratch(const struct dsc_compute *ctx, float *scratch,
+                                      struct dsc_flaw *flaw)
 {
     const size_t n = tile_elems(ctx->plan);
 
     return (struct dsc_tiles){
-        n, scratch, scratch + n, scratch + 2 * n, scratch + 3 * n, scratch + 4 * n
+        n, scratch, scratch + n, scratch + 2 * n, scratch + 3 * n, scratch + 4 * n, flaw
     };
 }
 
@@ -44,7 +43,9 @@ static bool keeps_old(const struct dscomm_plan *plan, const struct dsc_call *cal
     return call->residual.in == call->residual.out || plan->params.collective == DSC_ALL_TO_ALL;
 }
 
-/* `none` leaves a residual alone that is known to be zero: else -0 would become +0. */
+/*
+ * `none` and `lossless` leave a residual alone that is known to be zero: else -0 would become +0.
+ */
 void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
                        const struct dsc_call *call, float *partial, uint8_t *gather,
                        uint32_t *thresholds)
@@ -60,7 +61,7 @@ void dsc_compute_begin(struct dsc_compute *ctx, const struct dscomm_plan *plan,
     ctx->residual_flags = ctx->stream | (keeps_old(plan, call) ? DSC_KEEP_OLD : 0);
     for (int t = 0; t < plan->params.n_tiers; t++)
         ctx->idle[t] =
-            !call->feedback || (call->residual.known_zero && plan->params.codecs[t]->is_none);
+            !call->feedback || (call->residual.known_zero && plan->params.codecs[t]->by_dtype);
 }
 
 bool dsc_compute_writes_residual(const struct dsc_compute *ctx)
@@ -72,9 +73,10 @@ bool dsc_compute_writes_residual(const struct dsc_compute *ctx)
 }
 
 size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
-                      const uint8_t *const *msgs, uint8_t *out, float *scratch)
+                      const uint8_t *const *msgs, uint8_t *out, float *scratch,
+                      struct dsc_flaw *flaw)
 {
-    const struct dsc_tiles t = split_scratch(ctx, scratch);
+    const struct dsc_tiles t = split_scratch(ctx, scratch, flaw);
 
     switch (op->kind) {
     case DSC_OP_RESULT:
@@ -92,7 +94,6 @@ size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
     case DSC_OP_DECODE:
         return dsc_compute_decode(ctx, op, msgs, &t);
     case DSC_OP_GATHER:
-        memcpy(out, msgs[0], op->msg_bytes);
         return 0;
     case DSC_OP_SUM:
         return dsc_compute_sum(ctx, op, msgs, &t);

@@ -47,14 +47,17 @@ bool dsc_compute_writes_residual(const struct dsc_compute *ctx);
 
 /**
  * @param msgs    [op->n_recvs] payloads in the order of op's recvs.
- * @param out     [op->msg_bytes] message that the op encodes; NULL for ops that encode none.
+ * @param out     [op->msg_bytes] message that the op encodes; NULL for ops that encode none. What
+ *                an op forwards the caller copies.
  * @param scratch [dsc_compute_scratch_floats()] 64-byte aligned, overwritten.
+ * @param flaw   Untouched unless bytes of a peer were no message, which variable codecs alone have.
  * @return        Output elements of the span that are not finite.
  *
  * Threads: different operations at the same time, each with its scratch. The caller's
  * floating-point environment must be the default one (dsc_fp_enter()).
  */
 size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
-                      const uint8_t *const *msgs, uint8_t *out, float *scratch);
+                      const uint8_t *const *msgs, uint8_t *out, float *scratch,
+                      struct dsc_flaw *flaw);
 
 #endif

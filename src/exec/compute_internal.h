@@ -11,11 +11,12 @@
 /* Tiles of a thread's scratch memory. */
 struct dsc_tiles {
     size_t elems;
-    float *value;    /* own value, or the sum */
-    float *residual; /* r, when it is not stored as float32 */
-    float *scaled;   /* y = x/A */
-    float *decoded;  /* D, then o */
-    float *fresh;    /* r' before it is stored, or a decoded input of max and min */
+    float *value;          /* own value, or the sum */
+    float *residual;       /* r, when it is not stored as float32 */
+    float *scaled;         /* y = x/A */
+    float *decoded;        /* D, then o */
+    float *fresh;          /* r' before it is stored, or a decoded input of max and min */
+    struct dsc_flaw *flaw; /* of a received message */
 };
 
 /* Of the message that the op encodes or decodes. */
@@ -79,6 +80,10 @@ const float *dsc_output_of(const struct dsc_compute *ctx, size_t at, const float
                            const struct dsc_tiles *t);
 
 /* ---- compute_sums.c ---- */
+
+/* The k-th message that the op receives. */
+struct dsc_msg dsc_received(const struct dsc_compute *ctx, const struct dsc_op *op, uint32_t k,
+                            const uint8_t *payload, const struct dsc_tiles *t);
 
 /* acc op= D of a message. */
 void dsc_combine_message(const struct dsc_compute *ctx, const struct dsc_codec *codec,

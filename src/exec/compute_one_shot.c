@@ -8,7 +8,7 @@
 
 /* Message of the k-th rank: received, or kept in the gather buffer. */
 static struct dsc_msg rank_message(const struct dsc_compute *ctx, const struct dsc_op *op,
-                                   const uint8_t *const *msgs, int k)
+                                   const uint8_t *const *msgs, int k, const struct dsc_tiles *t)
 {
     const bool all_kept = op->n_recvs == 0; /* Bruck keeps every rank's message */
     uint8_t *bytes;
@@ -19,7 +19,9 @@ static struct dsc_msg rank_message(const struct dsc_compute *ctx, const struct d
         bytes = ctx->gather + op->keep;
     else
         bytes = (uint8_t *)msgs[k < op->own_at ? k : k - 1];
-    return (struct dsc_msg){ .bytes = bytes, .n = op->n, .exponent = op->exponent };
+    return (struct dsc_msg){
+        .bytes = bytes, .n = op->n, .exponent = op->exponent, .flaw = t->flaw, .source = k
+    };
 }
 
 /* The owner of an element adds S - A*o to its r', in a second rounding. */
@@ -55,7 +57,7 @@ size_t dsc_compute_sum(const struct dsc_compute *ctx, const struct dsc_op *op,
         size_t bad;
 
         for (int q = 0; q < ctx->plan->params.n_ranks; q++) {
-            const struct dsc_msg msg = rank_message(ctx, op, msgs, q);
+            const struct dsc_msg msg = rank_message(ctx, op, msgs, q, t);
             const struct dsc_place place = { (uint16_t)q, (uint16_t)ctx->plan->params.n_ranks };
             struct dsc_codec made;
             const struct dsc_codec *codec = dsc_codec_at(ctx->plan->codecs[op->tier], place, &made);

@@ -23,6 +23,18 @@ static void combine(const struct dsc_compute *ctx, float *acc, const float *x, s
     }
 }
 
+struct dsc_msg dsc_received(const struct dsc_compute *ctx, const struct dsc_op *op, uint32_t k,
+                            const uint8_t *payload, const struct dsc_tiles *t)
+{
+    const struct dsc_plan_msg *const m = &ctx->plan->recvs[op->first_recv + k];
+
+    return (struct dsc_msg){ .bytes = (uint8_t *)payload,
+                             .n = op->n,
+                             .exponent = m->exponent,
+                             .flaw = t->flaw,
+                             .source = ctx->plan->peers[m->conn] };
+}
+
 void dsc_combine_message(const struct dsc_compute *ctx, const struct dsc_codec *codec,
                          const struct dsc_msg *msg, size_t first, size_t n, float *acc, float *tile)
 {
@@ -50,12 +62,10 @@ void dsc_sum_tile(const struct dsc_compute *ctx, const struct dsc_op *op,
                 memcpy(t->value, own, n * sizeof(float));
             continue;
         }
-        const struct dsc_plan_msg *m = &ctx->plan->recvs[op->first_recv + next];
         struct dsc_codec made;
-        const struct dsc_codec *codec = dsc_codec_at(ctx->plan->codecs[op->tier], m->place, &made);
-        const struct dsc_msg msg = { .bytes = (uint8_t *)msgs[next],
-                                     .n = op->n,
-                                     .exponent = m->exponent };
+        const struct dsc_codec *codec = dsc_codec_at(
+            ctx->plan->codecs[op->tier], ctx->plan->recvs[op->first_recv + next].place, &made);
+        const struct dsc_msg msg = dsc_received(ctx, op, next, msgs[next], t);
 
         next++;
         if (k == 0)

@@ -92,10 +92,13 @@ size_t dsc_compute_reduce(const struct dsc_compute *ctx, const struct dsc_op *op
     return 0;
 }
 
-/* With A = 1 and o = D, both in float32, r' = x - A*o is what a sender keeps: x - D. */
+/*
+ * With A = 1 and o = D, both in float32, r' = x - A*o is what a sender keeps: x - D. Reading back
+ * what has been packed takes longer than the steps that this saves.
+ */
 static bool final_owner_is_sender(const struct dsc_compute *ctx, const struct dsc_op *op)
 {
-    return !ctx->idle[op->tier] && ctx->ranks == 1.0f &&
+    return !ctx->idle[op->tier] && ctx->ranks == 1.0f && !ctx->plan->codecs[op->tier]->variable &&
            ctx->plan->params.dtype == DSCOMM_FLOAT32 &&
            ctx->call->residual.type == DSCOMM_RESIDUAL_FP32;
 }
@@ -213,9 +216,7 @@ size_t dsc_compute_decode(const struct dsc_compute *ctx, const struct dsc_op *op
 {
     struct dsc_codec made;
     const struct dsc_codec *codec = dsc_op_codec(ctx, op, &made);
-    const struct dsc_msg msg = { .bytes = (uint8_t *)msgs[0],
-                                 .n = op->n,
-                                 .exponent = op->exponent };
+    const struct dsc_msg msg = dsc_received(ctx, op, 0, msgs[0], t);
     /* elsewhere what a rank receives is not what it had a part in */
     const bool restores = ctx->plan->params.collective == DSC_ALLREDUCE;
     size_t n_bad = 0;

@@ -86,9 +86,11 @@ static bool alloc_run(struct dsc_exec_run *run)
     run->staging_stride = dsc_round_up(p->max_msg_bytes, 64);
     return MAKE(conns, (size_t)p->n_peers) && MAKE(tx_base, (size_t)p->n_peers) &&
            MAKE(rx_base, (size_t)p->n_peers) && MAKE(state, p->n_ops) && MAKE(computed, p->n_ops) &&
-           MAKE(bytes, p->n_ops) && MAKE(op_staging, p->n_ops) && MAKE(payloads, p->n_recvs) &&
-           MAKE(posted, p->n_sends) && MAKE(staging_used, p->n_staging) &&
-           MAKE(thresholds, p->n_thresholds) && grow_buffers(run->exec, p, run->staging_stride);
+           MAKE(bytes, p->n_ops) && MAKE(used, p->n_ops) && MAKE(flaws, p->n_ops) &&
+           MAKE(op_staging, p->n_ops) && MAKE(payloads, p->n_recvs) &&
+           MAKE(payload_bytes, p->n_recvs) && MAKE(posted, p->n_sends) &&
+           MAKE(staging_used, p->n_staging) && MAKE(thresholds, p->n_thresholds) &&
+           grow_buffers(run->exec, p, run->staging_stride);
 #undef MAKE
 }
 
@@ -142,8 +144,11 @@ void dsc_exec_run_destroy(struct dsc_exec_run *run)
     dsc_free(run->state);
     dsc_free(run->computed);
     dsc_free(run->bytes);
+    dsc_free(run->used);
+    dsc_free(run->flaws);
     dsc_free(run->op_staging);
     dsc_free(run->payloads);
+    dsc_free(run->payload_bytes);
     dsc_free(run->posted);
     dsc_free(run->staging_used);
     dsc_free(run->thresholds);
@@ -224,10 +229,12 @@ static void begin_call(struct dsc_exec_run *run, const struct dsc_call *call, ui
                       run->thresholds);
     memset(run->state, OP_WAITING, p->n_ops);
     memset((void *)run->computed, 0, p->n_ops);
+    memset(run->flaws, 0, p->n_ops * sizeof(*run->flaws));
     memset(run->posted, 0, p->n_sends);
     memset((void *)run->payloads, 0, p->n_recvs * sizeof(*run->payloads));
     memset(run->staging_used, 0, p->n_staging);
     run->first = run->n_done = run->n_running = 0;
+    run->payload_tx_bytes = 0;
     run->sequence = sequence;
     run->bad_rank = -1;
     run->idle_since = 0;
@@ -250,7 +257,7 @@ static void end_call(struct dsc_exec_run *run)
         run->conns[i]->tx_next += run->plan->n_tx[i];
         run->conns[i]->rx_next += run->plan->n_rx[i];
     }
-    atomic_fetch_add_explicit(&run->exec->stats.payload_tx_bytes, run->plan->payload_tx_bytes,
+    atomic_fetch_add_explicit(&run->exec->stats.payload_tx_bytes, run->payload_tx_bytes,
                               memory_order_relaxed);
 }
 

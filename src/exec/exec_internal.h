@@ -45,8 +45,11 @@ struct dsc_exec_run {
     uint64_t *tx_base, *rx_base; /* [n_peers] number of this call's first message */
     uint8_t *state;              /* [n_ops] enum op_state */
     _Atomic uint8_t *computed;   /* [n_ops] set by workers */
-    uint8_t **bytes;             /* [n_ops] message that the op encodes */
+    uint8_t **bytes;             /* [n_ops] message that the op encodes or forwards */
+    uint32_t *used;              /* [n_ops] its bytes: known before unless the codec is variable */
+    struct dsc_flaw *flaws;      /* [n_ops] of what it received */
     const uint8_t **payloads;    /* [n_recvs] arrived messages */
+    uint32_t *payload_bytes;     /* [n_recvs] */
     uint8_t *posted;             /* [n_sends] */
     size_t staging_stride;
     uint8_t *staging_used; /* [n_staging] */
@@ -54,6 +57,7 @@ struct dsc_exec_run {
     uint32_t *thresholds;  /* [n_thresholds] kept from call to call */
     uint32_t first, n_done, n_running, sequence, look_ahead;
     bool use_workers;
+    uint64_t payload_tx_bytes;       /* of the messages posted */
     uint64_t idle_since, seen_bytes; /* for the deadline: see idle_ns() */
     int bad_rank;
 };

@@ -13,9 +13,33 @@
 
 /* ---- receiving ---- */
 
+/* Of the messages that an op receives: marks are no codec's. */
+static bool receives_variable(const struct dsc_exec_run *run, const struct dsc_op *op)
+{
+    return run->plan->codecs[op->tier]->variable && op->kind != DSC_OP_RESTORE;
+}
+
+static bool sends_variable(const struct dsc_exec_run *run, const struct dsc_op *op)
+{
+    return receives_variable(run, op) && op->kind != DSC_OP_RESULT;
+}
+
+/* Messages of variable codecs say themselves how long they are; memory is there for the longest. */
+static bool has_right_size(const struct dsc_exec_run *run, const struct dsc_op *op,
+                           const struct dsc_plan_msg *m, uint32_t bytes, const uint8_t *payload)
+{
+    const struct dsc_codec *const codec = run->plan->codecs[op->tier];
+    const struct dsc_msg msg = { .bytes = (uint8_t *)payload, .n = op->n, .exponent = m->exponent };
+
+    if (!receives_variable(run, op))
+        return bytes == m->bytes;
+    return bytes <= m->bytes && codec->ops->used_bytes(codec, &msg, bytes) == bytes;
+}
+
 /* The header of a message against the plan. The connection has checked size, magic and checksum. */
-static dscomm_status_t check_header(struct dsc_exec_run *run, const struct dsc_plan_msg *m,
-                                    const struct dsc_header *h)
+static dscomm_status_t check_header(struct dsc_exec_run *run, const struct dsc_op *op,
+                                    const struct dsc_plan_msg *m, const struct dsc_header *h,
+                                    const uint8_t *payload)
 {
     const int peer = run->plan->peers[m->conn];
 
@@ -23,10 +47,13 @@ static dscomm_status_t check_header(struct dsc_exec_run *run, const struct dsc_p
         run->bad_rank = peer;
         return DSCOMM_ERR_MISMATCH; /* the caller finds out which field differs */
     }
-    if (h->stage != m->stage || h->chunk != m->chunk || h->payload_bytes != m->bytes)
+    if (h->stage != m->stage || h->chunk != m->chunk ||
+        !has_right_size(run, op, m, h->payload_bytes, payload))
         return dsc_fail(DSCOMM_ERR_CORRUPT,
-                        "message from rank %d has stage %u chunk %u bytes %u, expected %u %u %u",
-                        peer, h->stage, h->chunk, h->payload_bytes, m->stage, m->chunk, m->bytes);
+                        "message from rank %d has stage %u chunk %u bytes %u, expected %u %u %s%u",
+                        peer, h->stage, h->chunk, h->payload_bytes, m->stage, m->chunk,
+                        receives_variable(run, op) ? "what its segments add up to, at most " : "",
+                        m->bytes);
     return DSCOMM_OK;
 }
 
@@ -50,7 +77,8 @@ static dscomm_status_t look_for_messages(struct dsc_exec_run *run, const struct 
             continue;
         }
         header = *shared; /* the peer may write to shared memory at any time */
-        DSC_TRY(check_header(run, m, &header));
+        DSC_TRY(check_header(run, op, m, &header, run->payloads[i]));
+        run->payload_bytes[i] = header.payload_bytes;
     }
     return complete ? DSCOMM_OK : DSCOMM_IN_PROGRESS;
 }
@@ -81,7 +109,8 @@ bool dsc_ops_slot_taken(struct dsc_exec_run *run, uint32_t send)
 }
 
 /* payload: NULL, or where it lies if not in the slot. */
-static void post_from(struct dsc_exec_run *run, uint32_t send, const uint8_t *payload)
+static void post_from(struct dsc_exec_run *run, uint32_t send, uint32_t bytes,
+                      const uint8_t *payload)
 {
     const struct dsc_plan_msg *m = &run->plan->sends[send];
     const uint64_t index = run->tx_base[m->conn] + m->index;
@@ -93,18 +122,19 @@ static void post_from(struct dsc_exec_run *run, uint32_t send, const uint8_t *pa
                                        .descriptor = run->plan->hash,
                                        .chunk = m->chunk,
                                        .stage = m->stage,
-                                       .payload_bytes = m->bytes };
+                                       .payload_bytes = bytes };
 
     if (payload != NULL)
         conn->ops->tx_post_from(conn, index, &header, payload);
     else
         conn->ops->tx_post(conn, index, &header);
     run->posted[send] = 1;
+    run->payload_tx_bytes += bytes;
 }
 
-static void post(struct dsc_exec_run *run, uint32_t send)
+static void post(struct dsc_exec_run *run, uint32_t op_index, uint32_t send)
 {
-    post_from(run, send, NULL);
+    post_from(run, send, run->used[op_index], NULL);
 }
 
 static bool all_slots_free(struct dsc_exec_run *run, const struct dsc_op *op)
@@ -131,9 +161,9 @@ static bool post_copies(struct dsc_exec_run *run, uint32_t op_index)
             all = false;
             continue;
         }
-        if (slot != run->bytes[op_index] && op->msg_bytes > 0)
-            memcpy(slot, run->bytes[op_index], op->msg_bytes);
-        post(run, i);
+        if (slot != run->bytes[op_index] && run->used[op_index] > 0)
+            memcpy(slot, run->bytes[op_index], run->used[op_index]);
+        post(run, op_index, i);
     }
     return all;
 }
@@ -147,11 +177,11 @@ static void post_from_first_slot(struct dsc_exec_run *run, uint32_t op_index)
     const struct dsc_op *op = &run->plan->ops[op_index];
 
     for (uint32_t i = op->first_send + 1; i < op->first_send + op->n_sends; i++) {
-        if (op->msg_bytes > 0)
-            memcpy(slot_of(run, i), run->bytes[op_index], op->msg_bytes);
-        post(run, i);
+        if (run->used[op_index] > 0)
+            memcpy(slot_of(run, i), run->bytes[op_index], run->used[op_index]);
+        post(run, op_index, i);
     }
-    post(run, op->first_send);
+    post(run, op_index, op->first_send);
 }
 
 /* ---- where an operation's message is made ---- */
@@ -198,16 +228,36 @@ static bool place_message(struct dsc_exec_run *run, uint32_t op_index, bool may_
 
 /* ---- one operation ---- */
 
+static bool forwards(const struct dsc_op *op)
+{
+    return op->kind == DSC_OP_GATHER ||
+           ((op->kind == DSC_OP_DECODE || op->kind == DSC_OP_RESTORE) && op->n_sends > 0);
+}
+
+/* Bytes of the message that the op has made or is to forward. */
+static uint32_t used_bytes(const struct dsc_exec_run *run, uint32_t op_index)
+{
+    const struct dsc_op *op = &run->plan->ops[op_index];
+    const struct dsc_codec *const codec = run->plan->codecs[op->tier];
+    const struct dsc_msg msg = { .bytes = run->bytes[op_index], .n = op->n };
+
+    if (!sends_variable(run, op) || msg.bytes == NULL)
+        return op->msg_bytes;
+    return forwards(op) ? run->payload_bytes[op->first_recv]
+                        : (uint32_t)dsc_codec_used_bytes(codec, &msg);
+}
+
 static void compute(struct dsc_exec_run *run, uint32_t op_index, int thread)
 {
     const struct dsc_op *op = &run->plan->ops[op_index];
     float *scratch =
         (float *)run->exec->scratch.memory + (size_t)thread * run->exec->scratch_floats;
     const size_t bad = dsc_compute_op(&run->compute, op, run->payloads + op->first_recv,
-                                      run->bytes[op_index], scratch);
+                                      run->bytes[op_index], scratch, &run->flaws[op_index]);
 
-    if (op->kind == DSC_OP_DECODE && op->n_sends > 0 && op->msg_bytes > 0)
-        memcpy(run->bytes[op_index], run->payloads[op->first_recv], op->msg_bytes);
+    run->used[op_index] = used_bytes(run, op_index);
+    if (forwards(op) && run->used[op_index] > 0)
+        memcpy(run->bytes[op_index], run->payloads[op->first_recv], run->used[op_index]);
     if (bad > 0)
         atomic_fetch_add_explicit(&run->exec->stats.nonfinite_elems, bad, memory_order_relaxed);
 }
@@ -228,18 +278,23 @@ static void finish_sending(struct dsc_exec_run *run, uint32_t op_index)
     run->n_done++;
 }
 
-static void on_computed(struct dsc_exec_run *run, uint32_t op_index)
+static dscomm_status_t on_computed(struct dsc_exec_run *run, uint32_t op_index)
 {
     const struct dsc_op *op = &run->plan->ops[op_index];
+    const struct dsc_flaw *const flaw = &run->flaws[op_index];
     const bool in_slot = op->n_sends > 0 && run->op_staging[op_index] < 0 &&
                          op->kind != DSC_OP_ENCODE && op->kind != DSC_OP_GATHER;
 
+    if (flaw->what != NULL)
+        return dsc_fail(DSCOMM_ERR_CORRUPT, "message from rank %d, elements from %zu on, has %s",
+                        flaw->source, op->start, flaw->what);
     release_messages(run, op);
     run->state[op_index] = OP_SENDING;
     if (in_slot)
         post_from_first_slot(run, op_index);
     if (in_slot || post_copies(run, op_index))
         finish_sending(run, op_index);
+    return DSCOMM_IN_PROGRESS;
 }
 
 static bool deps_done(const struct dsc_exec_run *run, const struct dsc_op *op)
@@ -261,8 +316,9 @@ static const uint8_t *message_in_input(const struct dsc_exec_run *run, const str
     const struct dscomm_plan *plan = run->plan;
 
     if (op->kind != DSC_OP_SEND || op->own_partial != DSC_NO_BUFFER || op->n_sends != 1 ||
-        plan->params.dtype != DSCOMM_FLOAT32 || !plan->params.codecs[op->tier]->is_none ||
-        !run->compute.idle[op->tier] || op->msg_bytes != op->n * sizeof(float))
+        plan->params.dtype != DSCOMM_FLOAT32 || !plan->params.codecs[op->tier]->by_dtype ||
+        plan->codecs[op->tier]->variable || !run->compute.idle[op->tier] ||
+        op->msg_bytes != op->n * sizeof(float))
         return NULL;
     if (!run->conns[plan->sends[op->first_send].conn]->ops->reads_once ||
         (plan->params.collective == DSC_ALL_TO_ALL &&
@@ -287,7 +343,7 @@ static dscomm_status_t start_op(struct dsc_exec_run *run, uint32_t op_index, boo
     const uint8_t *const input = message_in_input(run, op);
 
     if (input != NULL) {
-        post_from(run, op->first_send, input);
+        post_from(run, op->first_send, op->msg_bytes, input);
         finish_sending(run, op_index);
         return DSCOMM_IN_PROGRESS;
     }
@@ -298,8 +354,7 @@ static dscomm_status_t start_op(struct dsc_exec_run *run, uint32_t op_index, boo
         return DSCOMM_IN_PROGRESS;
     }
     compute(run, op_index, 0);
-    on_computed(run, op_index);
-    return DSCOMM_IN_PROGRESS;
+    return on_computed(run, op_index);
 }
 
 static dscomm_status_t step_op(struct dsc_exec_run *run, uint32_t op_index, bool may_stage)
@@ -311,8 +366,8 @@ static dscomm_status_t step_op(struct dsc_exec_run *run, uint32_t op_index, bool
         if (!atomic_load_explicit(&run->computed[op_index], memory_order_acquire))
             return DSCOMM_OK;
         run->n_running--;
-        on_computed(run, op_index);
-        return DSCOMM_IN_PROGRESS;
+        run->state[op_index] = OP_SENDING; /* whatever is wrong with it: it runs no more */
+        return on_computed(run, op_index);
     case OP_SENDING:
         if (!post_copies(run, op_index))
             return DSCOMM_OK;

@@ -403,6 +403,14 @@ static double plain_share(const struct dsc_plan_params *params)
     return (params->collective == DSC_ALLREDUCE ? 2.0 : 1.0) * others / params->n_ranks;
 }
 
+static bool has_variable_codec(const struct dscomm_plan *plan)
+{
+    for (int t = 0; t < plan->params.n_tiers; t++)
+        if (plan->codecs[t]->variable)
+            return true;
+    return false;
+}
+
 static void explain(struct dscomm_plan *plan, const struct dsc_plan_params *params)
 {
     const double plain =
@@ -411,11 +419,12 @@ static void explain(struct dscomm_plan *plan, const struct dsc_plan_params *para
 
     codec_list(params, codecs, sizeof(codecs));
     snprintf(plan->explain, TEXT_BYTES,
-             "%s %s of %zu %s %s, codec %s, feedback %s, chunks of %zu elements, %" PRIu64
+             "%s %s of %zu %s %s, codec %s, feedback %s, chunks of %zu elements, %s%" PRIu64
              " payload bytes sent, ratio %.2f, %d peers",
              dsc_algorithm_name(params->algorithm), collectives[params->collective].name,
              dsc_plan_share(params), dsc_dtype_name(params->dtype), dsc_op_name(params->op), codecs,
-             params->feedback ? "on" : "off", plan->chunk_elems, plan->payload_tx_bytes,
+             params->feedback ? "on" : "off", plan->chunk_elems,
+             has_variable_codec(plan) ? "at most " : "", plan->payload_tx_bytes,
              plan->payload_tx_bytes == 0 ? 1.0 : plain / (double)plan->payload_tx_bytes,
              plan->n_peers);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A plan is a collective compiled once for one shape and one rank: an array of operations over
- * fixed spans, each of which receives some fixed-size messages, computes, and sends one message to
- * some peers. Executors only walk the array. Everything here is a pure function of plan parameters
- * that are equal on all ranks, so all ranks build matching plans without talking.
+ * fixed spans, each of which receives some messages of a known size, computes, and sends one
+ * message to some peers. Executors only walk the array. Everything here is a pure function of plan
+ * parameters that are equal on all ranks, so all ranks build matching plans without talking.
  *
  *   pieces.c    who owns which span at which tier (the tree of groups), or one share per rank
  *   two_shot.c  reduce-scatter up the tiers, one final encode, the same bytes forwarded down; or
@@ -139,7 +139,7 @@ enum dsc_op_kind {
 struct dsc_plan_msg {
     uint32_t conn; /* index in plan->peers */
     uint32_t index;
-    uint32_t bytes; /* payload */
+    uint32_t bytes; /* payload; of a variable codec the most it can be, like all bytes below */
     uint16_t stage, chunk;
     struct dsc_place place; /* of who encoded it */
     int8_t exponent;
@@ -190,7 +190,7 @@ struct dscomm_plan {
     size_t gather_stride;      /* bytes of one kept message's place */
     uint32_t n_thresholds;     /* that executors keep from call to call, 0 at first */
     uint32_t n_staging;        /* buffers of max_msg_bytes that make any window free of deadlock */
-    uint64_t payload_tx_bytes; /* per call */
+    uint64_t payload_tx_bytes; /* per call; variable codecs: at most */
 };
 
 /*

@@ -42,7 +42,16 @@ class Table(unittest.TestCase):
 
     def test_lossless(self):
         for name in self.sets:
-            self.assertEqual(self.codecs['fp32'][name], ('0', '1.000000'))
+            self.assertEqual(self.codecs['fp32'][name], ('0', '1.000000', '1.00'))
+            self.assertEqual(self.codecs['lossless'][name][:2], ('0', '1.000000'))
+
+    def test_packed(self):
+        """The values of int8 in fewer bytes; gradients take two thirds without any loss."""
+        for name in self.sets:
+            self.assertEqual(self.codecs['int8,entropy'][name][:2], self.codecs['int8'][name][:2])
+        for name in ('lm', 'cnn'):
+            self.assertGreater(float(self.codecs['int8,entropy'][name][2]), 5, name)
+            self.assertGreater(float(self.codecs['lossless'][name][2]), 1.5, name)
 
     def test_page_is_complete(self):
         self.assertEqual(draw_codecs.check(self.codecs, self.sets), [])

@@ -33,7 +33,7 @@ class Info(unittest.TestCase):
 
     def test_codec_sizes(self):
         """Bits per element of a long message: the layout, scales included."""
-        bits = dict(re.findall(r'(?m)^  (\S+) +([0-9.]+)  [0-9.e-]+$', run().stdout))
+        bits = dict(re.findall(r'(?m)^  (\S+) +([0-9.]+)  [0-9.e-]+(?:  \(bits at most\))?$', run().stdout))
         self.assertEqual(bits['fp32'], '32.000')
         self.assertEqual(bits['bf16'], '16.000')
         self.assertEqual(bits['int8'], '8.125')
@@ -43,6 +43,7 @@ class Info(unittest.TestCase):
         self.assertEqual(bits['mxfp8'], '8.250')
         self.assertEqual(bits['mxfp4,ceil'], '4.250')
         self.assertEqual(bits['nvfp4'], '4.502')
+        self.assertEqual(bits['int8,entropy'], '8.139')
 
     def test_values_in_use(self):
         result = run(env={'DSCOMM_TIMEOUT_MS': '1234', 'DSCOMM_SECRET': 'hunter2',

@@ -135,10 +135,16 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{ "tcp", 2, 60000, "all_gather" }, Case{ "tcp", 2, 60000, "broadcast" },
                     Case{ "shm", 1, 2000, "all_to_all" }, Case{ "tcp", 2, 60000, "all_to_all" },
                     Case{ "shm", 2, 200000, "allreduce", false, "topk:0.01", 0.9f },
-                    Case{ "tcp", 1, 60000, "reduce_scatter", false, "topk:0.01", 0.9f }),
+                    Case{ "tcp", 1, 60000, "reduce_scatter", false, "topk:0.01", 0.9f },
+                    Case{ "tcp", 2, 60000, "allreduce", false, "lossless" },
+                    Case{ "shm", 1, 60000, "allreduce", false, "int8,entropy" }),
     [](const auto &p) {
         return std::string(p.param.transport) + "_" + std::to_string(p.param.n_threads) +
-               "threads_" + p.param.collective + (p.param.momentum > 0.0f ? "_momentum" : "");
+               "threads_" + p.param.collective + (p.param.momentum > 0.0f ? "_momentum" : "") +
+               (dscomm_codec(p.param.codec) == dscomm_codec("lossless") ||
+                        p.param.codec == std::string("int8,entropy")
+                    ? "_packed"
+                    : "");
     });
 
 } // namespace

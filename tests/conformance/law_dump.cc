@@ -154,7 +154,8 @@ int main(int argc, char **argv)
     for (const auto &spec : job.c.codecs) /* its shortest chunk has to fit */
         if (const auto *codec = dscomm_codec(spec.c_str()); codec->tile_align > 256)
             config.chunk_bytes =
-                std::max<size_t>(config.chunk_bytes, codec->tile_align * sizeof(float));
+                std::max<size_t>(config.chunk_bytes,
+                                 codec->tile_align * sizeof(float) + (codec->variable ? 1024 : 0));
     World w(job.c.n_ranks, job.transport.c_str(), config);
 
     write_meta(job);

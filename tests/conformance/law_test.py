@@ -26,7 +26,7 @@ CODECS = ['none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=64', 'int4', 'int4
           'topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8',
           'int8,hadamard', 'int4,hadamard', 'int4:block=16,hadamard', 'fp8,hadamard', 'int4:signed',
           'mxfp8', 'mxfp8,ceil', 'mxfp8:e5m2', 'mxfp8:e5m2,ceil', 'mxfp4', 'mxfp4,ceil', 'mxint8', 'mxint8,ceil',
-          'nvfp4', 'topk:0.02,position']
+          'nvfp4', 'topk:0.02,position', 'lossless', 'int8,entropy']
 LAYOUTS = ['0', '0,1', '0,1,2,3,4', '0,1,2,3,4,5,6,7,8', '(0,1,2),(3,4,5,6)', '(0),(1),(2),(3,4)',
            '((0,1),(2)),((3,4,5))']
 NAN_CALL = {'fp32': '3:0:300:7fc00000,3:1:7:ff800000', 'bf16': '3:0:300:7fc0,3:1:7:ff80',
@@ -37,7 +37,8 @@ LIVENESS_CAP = {'int8': .02, 'int8:block=64': .02, 'bf16': .02, 'fp16': .02, 'no
                 'int8,hadamard': .02, 'int4,hadamard': .3, 'int4:block=16,hadamard': .3, 'fp8,hadamard': .06, 'int4:signed': .3,
                 # twice what was measured: .041 .036 .072 .071 .164 .160 .011 .011 .130
                 'mxfp8': .08, 'mxfp8,ceil': .075, 'mxfp8:e5m2': .15, 'mxfp8:e5m2,ceil': .15, 'mxfp4': .33,
-                'mxfp4,ceil': .32, 'mxint8': .022, 'mxint8,ceil': .022, 'nvfp4': .26}
+                'mxfp4,ceil': .32, 'mxint8': .022, 'mxint8,ceil': .022, 'nvfp4': .26, 'lossless': 1e-6,
+                'int8,entropy': .02}
 
 
 def cases():
@@ -58,6 +59,9 @@ def cases():
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='fp8;int4', count=9001, transport='shm')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='mxfp8;nvfp4', count=9001, transport='shm')
     yield 'random', dict(codecs='nvfp4', count=200001, calls=2, transport='shm')
+    for codecs in ('lossless', 'int8,entropy'):
+        yield 'random', dict(codecs=codecs, count=100001, calls=2, transport='tcp')
+        yield 'random', dict(layout='0,1,2,3,4,5,6,7,8', codecs=codecs, algo='oneshot', count=20001)
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='none;topk:0.05', op='avg', count=9001,
                          chunk=65536)
     yield 'random', dict(layout='0,1', codecs='topk:0.01', count=300001, calls=3)
@@ -67,7 +71,7 @@ def cases():
     for layout, transport in zip(LAYOUTS[1:], ('loopback', 'shm', 'tcp') * 2):
         yield 'random', dict(layout=layout, codecs='topk:0.02,position', transport=transport)
     for codecs in ('int4', 'fp8', 'fp8:e5m2', 'int4,hadamard', 'topk:0.01', 'topk:0.02,int8', 'topk:k=8,fp8',
-                   'mxfp8', 'mxfp4', 'nvfp4'):
+                   'mxfp8', 'mxfp4', 'nvfp4', 'lossless', 'int8,entropy'):
         yield 'random', dict(codecs=codecs, op='avg', rdtype='bf16')
         yield 'random', dict(codecs=codecs, shadow=0, transport='tcp')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='bf16;int8', op='avg', dtype='bf16')

@@ -4,8 +4,8 @@
  * exact-size buffers, the same result twice and in spans, canonical NaNs only, whole units of
  * poison, no NaN out of finite input. Aborts at the first violation.
  *
- *     byte 0: codec, 1: exponent and flags, 2-3: elements, 4-: message or float32 elements, zeros
- * when short
+ *     byte 0: codec, 1: exponent and flags, 2-3: elements, or a quarter of them where messages are
+ * packed, 4-: message or float32 elements, zeros when short
  */
 #include "fuzz/fuzz.h"
 
@@ -104,6 +104,14 @@ static void decode_in_spans(const struct dsc_codec *codec, const struct dsc_msg 
         codec->ops->decode(codec, msg, at, dsc_min_size(step, msg->n - at), dst + at, 0);
 }
 
+static bool same_messages(const struct dsc_codec *codec, const struct dsc_msg *a,
+                          const struct dsc_msg *b)
+{
+    const size_t bytes = dsc_codec_used_bytes(codec, a);
+
+    return bytes == dsc_codec_used_bytes(codec, b) && memcmp(a->bytes, b->bytes, bytes) == 0;
+}
+
 static const struct dsc_draw draw = { 1, 2, 3, ((uint64_t)1 << 33) - 512 };
 
 static void check_decode(const struct dsc_codec *codec, int exponent, size_t n, const uint8_t *data,
@@ -135,6 +143,31 @@ static void check_decode(const struct dsc_codec *codec, int exponent, size_t n, 
     free(sum);
 }
 
+/* As callers of the public function have it: a message is as long as it is. */
+static void check_sizes(const struct dsc_codec *codec, size_t n, const uint8_t *data, size_t size)
+{
+    const size_t most = codec->ops->message_bytes(codec, n);
+    const size_t bytes = dsc_min_size(most, size);
+    uint8_t *const src = exact_copy(bytes, data, size);
+    uint8_t *const again = exact(most, 0x66);
+    float *const d = exact(n * sizeof(float), 0x77);
+    size_t written = 0;
+    const dscomm_status_t st = dscomm_decode(codec, d, n, src, bytes);
+
+    REQUIRE(st == DSCOMM_OK || st == DSCOMM_ERR_CORRUPT);
+    REQUIRE(codec->variable || (st == DSCOMM_OK) == (bytes == most));
+    REQUIRE(dscomm_encode(codec, again, most, d, n, &written) == DSCOMM_OK);
+    REQUIRE(written <= most && written % 16 == 0);
+    free(src);
+
+    uint8_t *const fitting = exact_copy(written, again, written);
+
+    REQUIRE(dscomm_decode(codec, d, n, fitting, written) == DSCOMM_OK);
+    free(fitting);
+    free(again);
+    free(d);
+}
+
 static void check_encode(const struct dsc_codec *codec, int exponent, unsigned stream, size_t n,
                          const uint8_t *data, size_t size)
 {
@@ -164,9 +197,9 @@ static void check_encode(const struct dsc_codec *codec, int exponent, unsigned s
                 !is_safe_block(codec, x + first, dsc_min_size(codec->block, n - first)));
     }
     /* x + 1*0 is x but for the sign of zero. */
-    REQUIRE(sends_zero_sign || memcmp(one.bytes, two.bytes, bytes) == 0);
+    REQUIRE(sends_zero_sign || same_messages(codec, &one, &two));
     codec->ops->encode(codec, &two, 0, n, x, NULL);
-    REQUIRE(memcmp(one.bytes, two.bytes, bytes) == 0);
+    REQUIRE(same_messages(codec, &one, &two));
     codec->ops->decode(codec, &one, 0, n, x, 0);
     REQUIRE(memcmp(x, d, n * sizeof(float)) == 0);
     free(one.bytes);
@@ -176,11 +209,17 @@ static void check_encode(const struct dsc_codec *codec, int exponent, unsigned s
     free(r);
 }
 
+static void ignore_line(void *user, dscomm_log_level_t level, const char *line)
+{
+    (void)user, (void)level, (void)line;
+}
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc;
     (void)argv;
     (void)dsc_fp_enter();
+    dscomm_set_log(ignore_line, NULL); /* refusals are what it is about */
     return 0;
 }
 
@@ -195,9 +234,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct dsc_codec *const codec = dscomm_codec(specs[data[0] % n_specs]);
     const int exponent = data[1] % 17;
     const unsigned stream = data[1] >= 128 ? DSC_STREAM : 0;
-    const size_t n = (data[2] | (size_t)data[3] << 8) % (ELEMS_MAX + 1);
+    const size_t n = (data[2] | (size_t)data[3] << 8) % (ELEMS_MAX + 1) *
+                     (codec->variable ? 4 : 1); /* more than one segment */
 
     check_decode(codec, exponent, n, data + HEAD_BYTES, size - HEAD_BYTES);
+    check_sizes(codec, n, data + HEAD_BYTES, size - HEAD_BYTES);
     check_encode(codec, exponent, stream, n, data + HEAD_BYTES, size - HEAD_BYTES);
     return 0;
 }

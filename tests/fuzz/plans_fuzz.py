@@ -22,7 +22,8 @@ CODECS = ('none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=16', 'int8:block=3
           'topk:0.01', 'topk:0.1,int8', 'topk:k=50,fp8',
           'int8,hadamard', 'int4,hadamard', 'int4:block=16,hadamard', 'fp8:e5m2,hadamard', 'int4:signed',
           'mxfp8', 'mxfp8,ceil',
-          'mxfp8:e5m2', 'mxfp8:e5m2,ceil', 'mxfp4', 'mxfp4,ceil', 'mxint8', 'mxint8,ceil', 'nvfp4')
+          'mxfp8:e5m2', 'mxfp8:e5m2,ceil', 'mxfp4', 'mxfp4,ceil', 'mxint8', 'mxint8,ceil', 'nvfp4',
+          'lossless', 'int8,entropy')
 RANKS_MAX = 9
 BAD_BITS = {'fp32': ('7fc00000', '7f800000', 'ff800000', '7f800001'),
             'fp16': ('7e00', '7c00', 'fc00', '7d01'), 'bf16': ('7fc0', '7f80', 'ff80', '7f81')}

@@ -222,6 +222,116 @@ def decode_nvfp4(payload, n):
     return out
 
 
+# section 4: packed messages
+def bits_of(data):
+    return [byte >> shift & 1 for byte in data for shift in range(7, -1, -1)]
+
+
+def symbols_of(lengths):
+    """{(bits, value): symbol}: values of one length count up, and are doubled for the next."""
+    out, value = {}, 0
+    for bits in range(1, 12):
+        value *= 2
+        for symbol, length in enumerate(lengths):
+            if length == bits:
+                out[bits, value] = symbol
+                value += 1
+    if value != 2 ** 11:
+        raise Refused('plane')
+    return out
+
+
+def decode_stream(data, n, symbols):
+    bits, at, out = bits_of(data), 0, []
+    for _ in range(n):
+        length = value = 0
+        while (length, value) not in symbols:
+            if at == len(bits):
+                raise Refused('plane')
+            length, value, at = length + 1, 2 * value + bits[at], at + 1
+        out.append(symbols[length, value])
+    if len(bits) - at > 7 or any(bits[at:]):
+        raise Refused('plane')
+    return out
+
+
+def decode_huffman(data, n):
+    if len(data) < 2 or data[0] >= data[1]:
+        raise Refused('plane')
+    lengths, at = [0] * 256, 2
+    for symbol in range(data[0], data[1] + 1):
+        place = symbol - data[0]
+        if at + place // 2 >= len(data):
+            raise Refused('plane')
+        lengths[symbol] = data[at + place // 2] >> (4 if place % 2 else 0) & 15
+    at += (data[1] - data[0] + 2) // 2
+    if max(lengths) > 11 or at + 6 > len(data):
+        raise Refused('plane')
+    symbols, sizes = symbols_of(lengths), struct.unpack('<3H', data[at:at + 6])
+    at, out, quarter = at + 6, [], (n + 3) // 4
+    for size in sizes + (len(data) - at - sum(sizes),):
+        if size < 0:
+            raise Refused('plane')
+        out += decode_stream(data[at:at + size], min(quarter, n - len(out)), symbols)
+        at += size
+    return out
+
+
+def decode_plane(method, data, n):
+    if method == 0 and len(data) == n:
+        return list(data)
+    if method == 1 and len(data) == 1:
+        return list(data) * n
+    if method == 2:
+        return decode_huffman(data, n)
+    raise Refused('plane')
+
+
+def unpacked(segment, inner, n, width):
+    """The payload of `inner` that a segment stands for."""
+    block = int((re.search('block=([0-9]+)', inner) or ['', '256'])[1])
+    front = rounded_up(4 * -(-n // block)) if width == 1 else 0
+    at = 4 + 4 * width
+    if not at + front <= len(segment) <= at + front + 1 + n * width:
+        raise Refused('segment')
+    heads = struct.unpack('<%dI' % (1 + width), segment[:at])
+    out, at = bytearray(segment[at:at + front]), at + front
+    if len(segment) != at + sum(head >> 2 for head in heads):
+        raise Refused('segment')
+    planes = []
+    for number, head in enumerate(heads):
+        size = (n + 7) // 8 if number == 0 else sum(mask)
+        planes.append(decode_plane(head & 3, segment[at:at + (head >> 2)], size))
+        at += head >> 2
+        if number == 0:
+            mask = [planes[0][i // 8] >> i % 8 & 1 for i in range(n)]
+    columns = zip(*planes[1:])
+    for bit in mask:
+        word = int.from_bytes(bytes(next(columns)), 'little') if bit else 0
+        if width > 1:  # turned right by one bit
+            word = word >> 1 | (word & 1) << 8 * width - 1
+        out += word.to_bytes(width, 'little')
+    return bytes(out) + bytes(rounded_up(len(out)) - len(out))
+
+
+def decode_packed(inner, payload, n, exponent):
+    width = {'fp32': 4, 'fp16': 2, 'bf16': 2}.get(inner, 1)
+    segments = -(-n // 8192)
+    at = rounded_up(4 * segments)
+    if len(payload) < at:
+        raise Refused('length')
+    sizes = struct.unpack('<%dI' % segments, payload[:4 * segments])
+    if len(payload) != rounded_up(at + sum(sizes)):
+        raise Refused('length')
+    out = []
+    for number, size in enumerate(sizes):
+        length = min(8192, n - 8192 * number)
+        plain = unpacked(payload[at:at + size], inner, length, width)
+        out += decode_payload(inner, plain, length, exponent)
+        at += size
+    return out
+
+
 CASTS = {'fp32': decode_fp32, 'fp16': decode_fp16, 'bf16': decode_bf16}
 FLOATS = {'fp8': e4m3, 'fp8:e5m2': e5m2}
 MX = {'mxfp8': e4m3, 'mxfp8:e5m2': e5m2, 'mxfp4': e2m1, 'mxint8': sixty_fourths}
@@ -231,7 +341,11 @@ INTEGERS = {'int8': (decode_int8, 256), 'int4': (decode_int4, 64)}
 def decode_payload(codec, payload, n, exponent):
     if codec in CASTS:
         return CASTS[codec](payload, n, exponent)
+    if codec == 'lossless':  # of fp32: golden messages have no data type
+        return decode_packed('fp32', payload, n, exponent)
     inner, comma, option = codec.partition(',')
+    if comma and option == 'entropy':
+        return decode_packed(inner, payload, n, exponent)
     if comma and option == 'hadamard':
         return decode_rotated(inner, payload, n)
     if comma and option == 'sr':  # a receiver sees no difference

@@ -31,9 +31,12 @@ def _vectors():
     beyond = [0x43e00001, 0xc3ffffff, 0x43e80000, 0x42fe0001, 0x3f800000, 0xc3600000, 0x43df8000]
     brain_edges = [0x3f808000, 0x3f818000, 0x3f808001, 0x7f7f7fff, 0x7f7f8000, 0xff7f8000,
                    0x00008000, 0x00018000, 0x80000001]
+    # four exponents, both signs, no mantissa: each plane is worth packing, and differently
+    powers = np.ldexp(np.where(np.arange(90) % 3 == 0, -1, 1), np.arange(90) * 7 % 11 % 4)
     out = {name: generate.generate(*args) for name, args in GENERATED.items()}
     out.update({
         'empty': np.zeros(0, F32),
+        'powers': powers.astype(F32),
         'small integers': ((np.arange(70) * 11) % 15 - 7).astype(F32),
         'zero': np.zeros(33, F32),
         'minus zero': -np.zeros(5, F32),
@@ -94,6 +97,11 @@ MX = {
     'nvfp4': ('generated', 'minus zero', 'special', 'at 2^-100', 'largest', 'nan', 'inf', 'zero',
               'e2m1 ties', 'beyond 448'),
 }
+PACKED = {
+    'lossless': ('empty', 'generated', 'zero', 'minus zero', 'special', 'nan', 'inf', 'powers'),
+    'int8,entropy': ('empty', 'generated', 'zero', 'nan', 'small integers'),
+    'int8:block=16,entropy': ('one bad block',),
+}
 LONG = ('int8', 'int8:block=16', 'int8:block=128')  # where more than one block is worth its bytes
 
 
@@ -103,7 +111,7 @@ def choices():
         for name in VECTORS:
             if ':' in codec and name not in ('generated', 'generated long', 'nan', 'ties'):
                 continue
-            if name in ('e4m3 ties', 'e5m2 ties', 'e2m1 ties', 'beyond 448'):
+            if name in ('e4m3 ties', 'e5m2 ties', 'e2m1 ties', 'beyond 448', 'powers'):
                 continue
             if name == 'generated long' and codec not in LONG:
                 continue
@@ -113,7 +121,7 @@ def choices():
             yield 'fp16', name, exponent
     for name in ('generated', 'fp16 edges'):
         yield 'topk:0.5', name, 3
-    for codec, names in (*SMALL_CODES.items(), *MX.items()):
+    for codec, names in (*SMALL_CODES.items(), *MX.items(), *PACKED.items()):
         for name in names:
             yield codec, name, 0
 
@@ -167,6 +175,7 @@ def valid_payloads():
            struct.pack('<2I', 0xff812345, 0x80000000) + bytes(8))
     yield from _small_payloads()
     yield from _top_k_payloads()
+    yield from _packed_payloads()
 
 
 def _small_payloads():
@@ -232,6 +241,74 @@ def _top_k_poison():
                             + _top_k(bytes([1, code, 1]), [0, 1, 2]), 6)
 
 
+def _taken_apart(message):
+    """The (method, bytes) of mask and planes of a lossless message of one segment."""
+    heads, at, out = struct.unpack_from('<5I', message, 16), 36, []
+    for head in heads:
+        out.append((head % 4, message[at:at + head // 4]))
+        at += head // 4
+    return out
+
+
+def _lossless(planes, padding=0, longer=0, behind=b''):
+    """A message of one segment; `longer`: what its table says too much."""
+    data = b''.join(d for _, d in planes) + behind
+    heads = struct.pack('<5I', *(4 * len(d) + m for m, d in planes))
+    pad = bytes([padding])
+    out = struct.pack('<I', len(heads + data) + longer) + pad * 12 + heads + data
+    return out + pad * (-len(out) % 16)
+
+
+def _raw_planes():
+    """Of 'powers'."""
+    powers = bits_of(VECTORS['powers']).astype(np.uint64)
+    turned = (powers << np.uint64(1) | powers >> np.uint64(31)).astype('<u4')
+    return [(0, p.tobytes()) for p in turned.view(np.uint8).reshape(-1, 4).T]
+
+
+def _packed_payloads():
+    """Other choices than an encoder's: raw, though it could be less; a mask of random bits."""
+    yield 'hand_lossless_raw', 'lossless', 0, 90, _lossless([(1, b'\xff')] + _raw_planes(), 0xff)
+    yield ('hand_lossless_mask', 'lossless', 0, 12,
+           _lossless([(0, b'\x05\xf2'), (1, b'\x01'), (0, b'\0\0\0'), (0, b'\1\2\3'), (1, b'\x7f')]))
+    yield ('hand_int8_entropy_mask', 'int8,entropy', 0, 9,
+           struct.pack('<I12x2I', 8 + 16 + 2 + 3, 4 * 2, 4 * 3)
+           + _int8([bits_of([2.0])[0]], []) + b'\x41\x01' + bytes([1, 255, 128]) + bytes(3))
+
+
+def _broken_packed():
+    """Messages of 'powers' with one thing wrong."""
+    good = formats.parse('lossless').encode(VECTORS['powers'])
+    planes = _taken_apart(good)
+    code = planes[4][1]  # of the exponents: first, last, two bytes of lengths, sizes of streams
+
+    def with_plane(index, method, data, **more):
+        return _lossless(planes[:index] + [(method, data)] + planes[index + 1:], **more)
+
+    yield 'table beyond the message', struct.pack('<I', 0xffffffff) + good[4:]
+    yield 'table too short', struct.pack('<I', 1) + good[4:]
+    yield 'segment with bytes behind', _lossless(planes, behind=bytes(3))
+    yield 'segment longer than its planes', _lossless(planes, longer=1)
+    yield 'mask that saves nothing', _lossless([(0, b'\xff' * 12)] + _raw_planes())
+    yield 'mask of an unknown method', with_plane(0, 3, b'\xff')
+    yield 'constant of two bytes', with_plane(2, 1, b'\0\0')
+    yield 'constant of no byte', with_plane(2, 1, b'')
+    yield 'raw and short', with_plane(2, 0, bytes(89))
+    yield 'raw and long', with_plane(2, 0, bytes(91))
+    yield 'elements that the mask leaves out', with_plane(0, 1, b'\x7f')
+    for name, data in (('one symbol', code[:1] + code[:1] + code[2:]),
+                       ('last before first', bytes([code[1], code[0]]) + code[2:]),
+                       ('no code', code[:1]), ('half a code', code[:3]), ('no streams', code[:9]),
+                       ('code of 12 bits', code[:2] + b'\x1c' + code[3:]),
+                       ('code that overflows', code[:2] + b'\x11\x11' + code[4:]),
+                       ('code with a gap', code[:2] + b'\x33\x33' + code[4:]),
+                       ('stream that is too long', code[:4] + b'\xff\xff' + code[6:]),
+                       ('streams that are moved', code[:4] + bytes([code[4] - 1]) + code[5:]),
+                       ('bit behind the last', code[:-1] + bytes([code[-1] ^ 1])),
+                       ('last stream cut', code[:-1]), ('last stream long', code + b'\0')):
+        yield 'code: ' + name, with_plane(4, 2, data)
+
+
 def _poison_entry(name, codec, payload, n):
     decoded = formats.parse(codec).decode(payload, n)
     return dict(name=name, expect='poison', codec=codec, n=n, E=0, message=payload.hex(),
@@ -256,7 +333,8 @@ def invalid_payloads():
                        ('negative nan', 0xffffffff)):
         yield _poisoned('scale ' + name, 'int8', [word], 6)
         yield _poisoned('second scale ' + name, 'int8:block=16', [one, word, one], 40)
-    for codec in CODECS[:5] + ('int4', 'fp8', 'topk:0.1', 'mxfp8', 'mxfp4', 'nvfp4'):
+    for codec in CODECS[:5] + ('int4', 'fp8', 'topk:0.1', 'mxfp8', 'mxfp4', 'nvfp4', 'lossless',
+                                'int8,entropy'):
         f = formats.parse(codec)
         message = f.encode(VECTORS['generated'])
         for name, broken in (('one byte short', message[:-1]), ('a part short', message[:-16]),
@@ -270,6 +348,8 @@ def invalid_payloads():
         for word in (0x7fc00000, 0xff800000, 0x7f800001):
             yield _poisoned('scale 0x%08x' % word, codec, [word], 6)
     yield from _top_k_poison()
+    for name, broken in _broken_packed():
+        yield dict(name=name, expect='refuse', codec='lossless', n=90, E=0, message=broken.hex())
     for codec in ('mxfp8', 'mxfp8:e5m2', 'mxfp4', 'mxint8'):
         yield _poisoned('second scale', codec, [127, 0xff, 127], 70)
     for scale in (0x7f, 0xff):

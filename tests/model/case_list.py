@@ -407,13 +407,39 @@ def codes_of_others():
     yield Case(L4, 'int8:block=16,sr', count=1500, feedback=0, calls=2, coll='broadcast', root=2)
 
 
+def packed():
+    """lossless and int8,entropy: the bits of none and int8, and how many bytes it took to send them."""
+    for c in ('lossless', 'int8,entropy'):
+        yield Case(L4, c)
+        yield Case(L3, c, 'avg', calls=2)
+        yield Case(L34, c, 'avg', 'bf16', calls=2)
+        yield Case(L3, c, 'sum', 'fp16', 'oneshot', calls=2)
+        yield Case(L3, c, inject=NEWS)
+        yield Case(L3, c, algo='oneshot', inject=NEWS)
+        yield Case(L3, c, rdtype='bf16', inject=NEWS)
+        yield Case(L3, c, shadow=0, inject=NEWS)
+        yield Case(L3, c, 'max', feedback=0, inject=NEWS, calls=2)
+        yield Case('0,1', c, count=40001, calls=2, chunk=8192)
+        yield Case(FLAT[9], c, algo='oneshot', count=300, calls=2)  # forwarded
+    for n in (1, 2, 257, 1023):
+        yield Case(L4, 'lossless', count=n, calls=2)
+    for codecs in ('lossless;int8,entropy', 'none;lossless', 'int8:block=16,entropy;fp16'):
+        yield Case(L34, codecs, calls=2)
+    yield Case(L3, 'lossless', known_zero=1, inject='0:0:0:80000000,0:1:0:80000000,0:2:0:80000000')
+    yield Case(FLAT[33], 'int8,entropy', count=9001, calls=1)
+    for coll, c in product(('reduce_scatter', 'all_gather', 'all_to_all'), ('lossless', 'int8,entropy')):
+        yield Case(L3, c, count=1000, inject=NEWS, coll=coll)
+    for c in ('lossless', 'int8,entropy'):
+        yield Case(L4, c, count=2500, feedback=0, calls=1, coll='broadcast', root=2)
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
                    chunk_sizes, small_codes, top_k, rotations, draws, signed, powers_of_two, segments,
                    halves, direct, codes_of_others, momentum,
-                   positions, reused_thresholds):
+                   positions, reused_thresholds, packed):
         for case in family():
             if case not in seen:
                 seen.add(case)

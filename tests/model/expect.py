@@ -15,7 +15,8 @@ LAYOUTS = FLAT + [TWO_TIERS, [[0], [1, 2, 3]], [[0], [1], [2], [3, 4, 5, 6, 7]],
 CODECS = ('none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=32', 'int4', 'int4:block=16', 'fp8',
           'fp8:e5m2', 'topk:0.01', 'topk:0.02,int8', 'topk:k=40,fp8', 'int8,hadamard', 'int4,hadamard', 'int4:block=16,hadamard', 'fp8,hadamard',
           'int4:signed',
-          'mxfp8', 'mxfp8,ceil', 'mxfp8:e5m2', 'mxfp4', 'mxfp4,ceil', 'mxint8', 'nvfp4')
+          'mxfp8', 'mxfp8,ceil', 'mxfp8:e5m2', 'mxfp4', 'mxfp4,ceil', 'mxint8', 'nvfp4', 'lossless',
+          'int8,entropy')
 # Equal values that a codec carries exactly: the largest code at scale 1. Others carry 1.
 FULL_CODES = {'int4': 7, 'int4:block=16': 7, 'fp8': 448, 'fp8:e5m2': 57344,
               'int4,hadamard': 7, 'int4:block=16,hadamard': 7, 'fp8,hadamard': 448,

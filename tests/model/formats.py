@@ -12,6 +12,7 @@ import numpy as np
 
 from ieee import BF16, DATA_TYPES, EXPONENT, F32, FP16, FP32, MAGNITUDE, NAN, U32
 from ieee import bits_of, ceil_div, floats_of, one_nan, power_of_two
+import packing
 
 ALIGN = 16                 # every part starts and ends on such a boundary
 SMALLEST = U32(0x0d800000)  # 2^-100; a block whose maximum is below it is sent as zeros
@@ -513,6 +514,100 @@ class Nvfp4(Format):
         return rows.reshape(-1)[:n]
 
 
+PACKED_SEGMENT = 8192
+
+
+class Packed(Format):
+    """Another format's messages of 8192 elements each, packed: a table of sizes, then segments."""
+
+    align = PACKED_SEGMENT
+
+    def __init__(self, inner):
+        self.inner, self.unit = inner, inner.unit
+        # elements come last in the other format, all of one size
+        self.word = np.dtype(inner.parts(1)[-1][0])
+
+    def segments(self, n):
+        return [min(PACKED_SEGMENT, n - first) for first in range(0, n, PACKED_SEGMENT)]
+
+    def front(self, n):
+        """What the other format has before the elements."""
+        return self.inner.payload_bytes(n) - padded(n * self.word.itemsize)
+
+    def payload_bytes(self, n):
+        """At most: all planes raw. What a message has instead depends on the values."""
+        return padded(padded(4 * len(self.segments(n))) + sum(map(self.at_most, self.segments(n))))
+
+    def at_most(self, n):
+        """Bytes of a segment: its mask has one, or no more than what it leaves out."""
+        width = self.word.itemsize
+        return 4 * (1 + width) + self.front(n) + 1 + n * width
+
+    def encode(self, y, exponent=0, draw=(0, 0, 0, 0)):
+        y, out, at = np.ascontiguousarray(y, F32), [], 0
+        for n in self.segments(len(y)):
+            out.append(self._pack(self.inner.encode(y[at:at + n], exponent), n))
+            at += n
+        table = b''.join(len(s).to_bytes(4, 'little') for s in out)
+        message = table + bytes(-len(table) % ALIGN) + b''.join(out)
+        return message + bytes(-len(message) % ALIGN)
+
+    def _pack(self, payload, n):
+        front, width = self.front(n), self.word.itemsize
+        words = np.frombuffer(payload, 'u%d' % width, n, front)
+        mask = np.full(ceil_div(n, 8), 0xff, np.uint8)
+        if width > 1 and 16 * (words == 0).sum() >= n:
+            mask = np.packbits(words != 0, bitorder='little')
+            words = words[words != 0]
+        if width > 1:  # turned left by one bit: the sign comes last
+            words = words << words.dtype.type(1) | words >> words.dtype.type(8 * width - 1)
+        planes = np.ascontiguousarray(words).view(np.uint8).reshape(-1, width).T
+        packed = [packing.pack(np.ascontiguousarray(p)) for p in (mask, *planes)]
+        heads = b''.join((4 * len(data) + method).to_bytes(4, 'little') for method, data in packed)
+        return heads + payload[:front] + b''.join(data for _, data in packed)
+
+    def decode(self, message, n, exponent=0):
+        sizes = self.segments(n)
+        at = padded(4 * len(sizes))
+        if len(message) < at:
+            raise WireError('length %d, a table has %d' % (len(message), at))
+        lengths = np.frombuffer(message, '<u4', len(sizes)).astype(np.int64)
+        if padded(at + int(lengths.sum())) != len(message):
+            raise WireError('length %d, segments of %s' % (len(message), lengths))
+        if any(length > self.at_most(m) for m, length in zip(sizes, lengths)):
+            raise WireError('segments of %s are too long' % lengths)
+        out = [np.zeros(0, F32)]
+        for m, length in zip(sizes, lengths.tolist()):
+            out.append(self.inner.decode(self._unpack(message[at:at + length], m), m, exponent))
+            at += length
+        return np.concatenate(out)
+
+    def _unpack(self, segment, n):
+        front, width = self.front(n), self.word.itemsize
+        at = 4 * (1 + width)
+        heads = [int.from_bytes(segment[i:i + 4], 'little') for i in range(0, at, 4)]
+        at += front
+        if len(segment) != at + sum(h // 4 for h in heads):
+            raise WireError('segment of %d bytes' % len(segment))
+        planes, length = [], ceil_div(n, 8)
+        for h in heads:
+            try:
+                planes.append(packing.unpack(h % 4, segment[at:at + h // 4], length))
+            except packing.PackError as problem:
+                raise WireError('plane: %s' % problem) from problem
+            at += h // 4
+            if len(planes) == 1:
+                mask = np.unpackbits(planes[0], bitorder='little')[:n].astype(bool)
+                length = int(mask.sum())
+        kept = np.stack(planes[1:], axis=1).reshape(-1).view('u%d' % width)
+        if width > 1:
+            kept = kept >> kept.dtype.type(1) | kept << kept.dtype.type(8 * width - 1)
+        words = np.zeros(n, kept.dtype)
+        words[mask] = kept
+        raw = words.tobytes()
+        return segment[4 * len(heads):4 * len(heads) + front] + raw + bytes(-len(raw) % ALIGN)
+
+
 def _no_options(make):
     def build(options):
         if options:
@@ -584,6 +679,7 @@ FAMILIES = {
 }
 
 
+BLOCKS_OF_INT8 = FAMILIES['int8']  # the one that takes ,entropy
 ROTATING = ('int8', 'int4', 'fp8')  # families that take ,hadamard
 DRAWING = {'int8': _blocks(StochasticInt8), 'int4': _blocks(StochasticInt4)}  # and ,sr
 
@@ -599,11 +695,15 @@ def parse(spec, data_type='fp32'):
     """The format of a text such as int8:block=64. `none` sends the data type of the call."""
     if spec == 'none':
         spec = DATA_TYPES[data_type].name
+    if spec == 'lossless':
+        return Packed(parse('none', data_type))
     name = re.match('[^:,]*', spec).group()
     options = spec[len(name):]  # ":block=64", ",ceil" or both kinds
     base, comma, wrapper = spec.rpartition(',')
     if comma and name in DRAWING and wrapper == 'sr':
         return DRAWING[name](_after_colon(base, name))
+    if comma and name == 'int8' and wrapper == 'entropy':
+        return Packed(BLOCKS_OF_INT8(_after_colon(base, name)))
     if comma and name in ROTATING:
         if wrapper != 'hadamard' or ',' in base or options.startswith(':signed'):
             raise ValueError('%s takes no option "%s"' % (base, wrapper))

@@ -90,6 +90,9 @@ class Setup:
         return self.codecs * (n_tiers if len(self.codecs) == 1 else 1)
 
 
+AS_THEY_ARE = ('none', 'lossless')  # codecs that leave a residual alone that is known to be zero
+
+
 @dataclass
 class Result:
     out: np.ndarray            # bits of the data type, the same on every rank
@@ -133,7 +136,7 @@ class Call:
         lost = ~np.isfinite(self.divisor * self.out)
         if self.residual is not None:
             self.residual.finish(self._restored(lost))
-            self.residual.known_zero &= all(self.specs[t - 1] == 'none' for t in used)
+            self.residual.known_zero &= all(self.specs[t - 1] in AS_THEY_ARE for t in used)
         self.result.lost = int(lost.sum())
         self.result.out = self.type.to_bits(self.out)
         return self.result
@@ -154,7 +157,7 @@ class Call:
     def _feedback_at(self, tier):
         # A residual known to be zero need not be touched by a codec that promises to add nothing.
         r = self.residual
-        idle = r is None or (r.known_zero and self.specs[tier - 1] == 'none')
+        idle = r is None or (r.known_zero and self.specs[tier - 1] in AS_THEY_ARE)
         return None if idle else r
 
     def _corrected(self, rank, span, tier):
@@ -197,17 +200,25 @@ class Call:
         return [tier]
 
     def _one_shot(self):
-        tier, everything, total = self.plan.n_tiers, slice(0, self.count), None
+        tier, everything, total, sizes = self.plan.n_tiers, slice(0, self.count), None, []
         for rank in range(self.n_ranks):
             x = self._corrected(rank, everything, tier)
             seen, size = self._send(('oneshot', rank, 0), x, tier, 0, range(self.n_ranks))
             self._keep(rank, everything, tier, x - seen)
-            self.result.sent[rank] += size * (self.n_ranks - 1)
+            sizes.append(size)
             total = self._combine(total, seen)
+        self.result.sent = [self._one_shot_bytes(sizes, rank) for rank in range(self.n_ranks)]
         mean = total / self.divisor if self.setup.op == 'avg' else total
         self.out = self.type.rounded(mean)
         self._charge_owners(total, tier)
         return [tier]
+
+    def _one_shot_bytes(self, sizes, rank):
+        """To everybody; more than 8 ranks pass on what they have, to 1, 2, 4 ... ranks below."""
+        n, steps = self.n_ranks, [1 << t for t in range((self.n_ranks - 1).bit_length())]
+        if n <= 8:
+            return sizes[rank] * (n - 1)
+        return sum(sizes[(rank + d) % n] for d in range(n) for s in steps if d < s < n - d)
 
     def _charge_owners(self, total, tier):
         """Output rounding goes to the rank that would own the element in a two-shot."""

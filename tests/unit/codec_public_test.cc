@@ -33,7 +33,7 @@ TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
         std::vector<const char *> says;
     } bad[] = {
         { "int9",
-          { "\"int9\"", "none fp32 fp16 bf16 int8[:block=N][,hadamard|,sr]",
+          { "\"int9\"", "none fp32 fp16 bf16 int8[:block=N][,hadamard|,sr|,entropy]",
             "mxfp8[:e5m2][,ceil] mxfp4[,ceil] mxint8[,ceil] nvfp4", "N one of 16 32 64 128 256" } },
         { "int8 ", { "\"int8 \"", "allowed", "int8[:block=N]" } },
         { " int8", { "\" int8\"", "allowed" } },
@@ -64,6 +64,9 @@ TEST(CodecParse, ErrorsNameSpecAndAllowedValues)
         { "mxfp8:,ceil", { "\"mxfp8:,ceil\"", "mxfp8 takes" } },
         { "mxfp4:e2m1", { "\"mxfp4:e2m1\"", "mxfp4 takes ,ceil" } },
         { "mxint8,", { "\"mxint8,\"", "mxint8 takes ,ceil" } },
+        { "int8,entropy,sr", { "int8 takes block=N", ",hadamard or ,sr or ,entropy" } },
+        { "int4,entropy", { "int4 takes block=N" } },
+        { "lossless:bf16", { "\"lossless:bf16\"", "lossless takes no options" } },
         { "nvfp4,ceil", { "\"nvfp4,ceil\"", "nvfp4 takes no options" } },
         { "fp88:", { "\"fp88:\"", "is not known" } },
         { "int8\n", { "\"int8?\"", "allowed" } },

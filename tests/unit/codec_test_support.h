@@ -47,11 +47,13 @@ inline bool same_bits(const floats &a, const floats &b)
 class Message {
   public:
     Message(const dscomm_codec_t *codec, size_t n, int exponent = 0, dsc_draw draw = {})
-        : bytes_(codec->ops->message_bytes(codec, n) + 64, 0xa5)
+        : codec_(codec), bytes_(codec->ops->message_bytes(codec, n) + 64, 0xa5)
     {
         const size_t skip = 16 - reinterpret_cast<uintptr_t>(bytes_.data()) % 16;
-        used_ = codec->ops->message_bytes(codec, n);
-        msg_ = { bytes_.data() + skip, n, exponent, draw };
+        msg_.bytes = bytes_.data() + skip;
+        msg_.n = n;
+        msg_.exponent = exponent;
+        msg_.draw = draw;
     }
     Message(const Message &) = delete;
     Message &operator=(const Message &) = delete;
@@ -64,18 +66,20 @@ class Message {
     {
         return msg_.bytes + i;
     }
+    /* What has been encoded. */
     std::vector<uint8_t> bytes() const
     {
-        return { msg_.bytes, msg_.bytes + used_ };
+        return { msg_.bytes, msg_.bytes + dsc_codec_used_bytes(codec_, &msg_) };
     }
+    /* Of memory: all that a message of n elements can take. */
     size_t size() const
     {
-        return used_;
+        return codec_->ops->message_bytes(codec_, msg_.n);
     }
 
   private:
+    const dscomm_codec_t *codec_;
     std::vector<uint8_t> bytes_;
-    size_t used_ = 0;
     dsc_msg msg_ = {};
 };
 
