@@ -175,7 +175,7 @@ struct dsc_gpu_args {
 };
 
 /* A launch, for a stream or for a node of a graph. */
-struct dsc_gpu_launch {
+struct dsc_gpu_prepared {
     const void *function;
     unsigned n_blocks, n_threads;
     struct dsc_gpu_args args;
@@ -209,15 +209,15 @@ uint32_t dsc_gpu_tile_elems(enum dsc_gpu_stage stage, const dscomm_codec_t *code
  * @param work  Copied; what it points to must live as long as the launch.
  * @param call  Copied likewise.
  */
-struct dsc_gpu_launch dsc_gpu_prepare(enum dsc_gpu_stage stage, const dscomm_codec_t *codec,
-                                      const struct dsc_gpu_work *work,
-                                      const struct dsc_gpu_call *call);
+struct dsc_gpu_prepared dsc_gpu_prepare(enum dsc_gpu_stage stage, const dscomm_codec_t *codec,
+                                        const struct dsc_gpu_work *work,
+                                        const struct dsc_gpu_call *call);
 
 /* Enqueues it. Stages of a call, and calls with the same state, go to one stream in their order. */
-cudaError_t dsc_gpu_launch(const struct dsc_gpu_launch *launch, cudaStream_t stream);
+cudaError_t dsc_gpu_launch(const struct dsc_gpu_prepared *launch, cudaStream_t stream);
 
 /* The node parameters of a launch; they point into `launch` and `args_out`, [1]. */
-struct cudaKernelNodeParams dsc_gpu_node_params(struct dsc_gpu_launch *launch, void **args_out);
+struct cudaKernelNodeParams dsc_gpu_node_params(struct dsc_gpu_prepared *launch, void **args_out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a kernel counts what is not finite and, if it is the call's last one, ends the call: the
+ * block that is done last flips the residual's parity, publishes the count, and numbers the next
+ * call. Nothing else writes this state, so an aborted call leaves it as it was.
+ */
+#ifndef DSC_CUDA_FINISH_CUH
+#define DSC_CUDA_FINISH_CUH
+
+#include "cuda/kernels/numbers.cuh"
+#include "cuda/kernels/stage.h"
+
+/* The reader sees the number again that it saw before if the entry did not change meanwhile. */
+DSC_DEVICE void publish(dsc_gpu_state *state, uint64_t n_nonfinite)
+{
+    dsc_gpu_stats *const entry = &state->ring[state->sequence & state->ring_mask];
+
+    DSC_STORE_RELEASE_SYS(&entry->number, static_cast<uint64_t>(0));
+    __threadfence_system();
+    DSC_STORE_RELEASE_SYS(&entry->n_nonfinite, n_nonfinite);
+    DSC_STORE_RELEASE_SYS(&entry->number, state->sequence);
+}
+
+DSC_DEVICE void end_call(const dsc_gpu_args &args)
+{
+    dsc_gpu_state *const state = args.call.state;
+    dsc_gpu_feedback *const fb = args.call.feedback;
+    const bool is_none = (args.work.flags & DSC_GPU_WORK_ALL_NONE) != 0;
+    const unsigned long long count =
+        atomicExch(reinterpret_cast<unsigned long long *>(&state->n_nonfinite), 0ull);
+
+    if (fb != nullptr && !(is_none && fb->known_zero != 0)) {
+        fb->parity ^= 1u;
+        fb->known_zero = 0;
+    }
+    state->blocks_done = 0;
+    state->sequence++;
+    if (state->ring != nullptr)
+        publish(state, count);
+}
+
+/* All threads of a block, once, when they are done. */
+DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite)
+{
+    dsc_gpu_state *const state = args.call.state;
+    const uint32_t of_warp = __reduce_add_sync(kAllLanes, n_nonfinite);
+
+    if (threadIdx.x % 32 == 0 && of_warp > 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&state->n_nonfinite),
+                  static_cast<unsigned long long>(of_warp));
+    if ((args.work.flags & DSC_GPU_WORK_LAST) == 0)
+        return;
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return;
+    __threadfence();
+    if (atomicAdd(&state->blocks_done, 1u) + 1 == gridDim.x) {
+        __threadfence();
+        end_call(args);
+    }
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What stages ask of a wire format. All threads of a block call these functions together, each for
+ * its lane's 8 elements; formats whose scales or choices hang on a whole segment of 65536 elements
+ * have tiles of that size and look at all of it in prepare(). A format is a class because it keeps
+ * between the calls what it knows of its message.
+ *
+ *   check(messages, recvs, n)          reads received messages that need it before the first decode
+ *   decode(d, msg, exponent, lane)     D of a message; what is not there is any number
+ *   prepare(msg, exponent, first, n, y)  before the first encode of a tile; y(lane, values) gives
+ *                                      what will be encoded, as often as it is called
+ *   encode(msg, exponent, lane, y, d)  writes the lane's part of the message and of the zeros
+ *                                      behind it; D in d. y of what is not there is +0
+ */
+#ifndef DSC_CUDA_FORMAT_CUH
+#define DSC_CUDA_FORMAT_CUH
+
+#include "cuda/kernels/lanes.cuh"
+
+constexpr uint32_t kSegment = 65536;
+
+/* Formats that need nothing but the lane's block. */
+struct PlainFormat {
+    static constexpr uint32_t kThreads = 256, kTile = kThreads * kPerLane;
+    static constexpr uint32_t kDecodeThreads = kThreads, kDecodeTile = kTile;
+
+    const dsc_gpu_args &args;
+    const dsc_gpu_op &op;
+
+    __device__ PlainFormat(const dsc_gpu_args &args_, const dsc_gpu_op &op_) : args(args_), op(op_)
+    {
+    }
+
+    __device__ void check(const uint8_t *, const dsc_gpu_recv *, uint32_t, uint32_t)
+    {
+    }
+
+    template <class Y> __device__ void prepare(uint8_t *, int, uint32_t, uint32_t, Y)
+    {
+    }
+
+    /* With the zeros that follow the last element up to a multiple of `unit`. */
+    __device__ Lane padded(Lane lane, uint32_t unit) const
+    {
+        const uint32_t end = round_up(op.n, unit);
+        const uint32_t left = lane.pos < end ? end - lane.pos : 0;
+
+        return { lane.pos, left < kPerLane ? left : kPerLane };
+    }
+};
+
+#endif

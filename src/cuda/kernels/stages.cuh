@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The stages. One thread block does one tile of an operation; every operation on floats is the one
+ * that src/exec/compute*.c does on that element, in the same order, so all bits are the same.
+ *
+ * Bytes moved per element, all of them once, with V bytes of the data type, W of the message, R of
+ * the residual's type and m received messages; the bound is the memory's bandwidth:
+ *   encode   V + W            with a residual V + W + 2R
+ *   reduce   mW + V + 4       (4 instead of V where the own value is a partial sum)
+ *   final    mW + V + W + V   with a residual + 2R
+ *   decode   W + V
+ *   sum      mW + V           with a residual + 2R for the elements owned
+ *   result   mW + 2V          with a residual + 2R
+ *   restore  1/2048           + 2R where there are marks
+ * Formats with a segment read what they encode as often as they look at it (nvfp4.cuh, topk.cuh).
+ */
+#ifndef DSC_CUDA_STAGES_CUH
+#define DSC_CUDA_STAGES_CUH
+
+#include "cuda/kernels/finish.cuh"
+#include "cuda/kernels/format.cuh"
+#include "cuda/kernels/residual.cuh"
+
+template <class Format> struct Stage {
+    const dsc_gpu_args &args;
+    const dsc_gpu_op &op;
+    const uint32_t first; /* of the tile */
+    const Residual residual;
+    const float ranks;   /* A: number of ranks for AVG, else 1 */
+    const bool is_exact; /* A is a power of two: x * (1/A) is x/A */
+    Format format;
+    uint32_t n_nonfinite = 0; /* of this thread's output */
+
+    __device__ Stage(const dsc_gpu_args &args_, const dsc_gpu_op &op_, uint32_t first_)
+        : args(args_), op(op_), first(first_), residual(args_),
+          ranks(args_.call.op == DSCOMM_AVG ? static_cast<float>(args_.call.n_ranks) : 1.0f),
+          is_exact((args_.call.n_ranks & (args_.call.n_ranks - 1)) == 0), format(args_, op_)
+    {
+    }
+
+    /* ---- values ---- */
+
+    __device__ void own(float v[kPerLane], Lane lane) const
+    {
+        if (op.own_partial != DSC_GPU_NONE)
+            load_f32(v, args.work.partial + op.own_partial + lane.pos, lane.n);
+        else
+            load_values(v, args.call.send, args.call.dtype, op.send_at + lane.pos, lane.n);
+    }
+
+    /* acc op= x */
+    __device__ void combine(float acc[kPerLane], const float x[kPerLane]) const
+    {
+        const dscomm_op_t how = args.call.op;
+
+        if (how == DSCOMM_SUM || how == DSCOMM_AVG) {
+#pragma unroll
+            for (uint32_t i = 0; i < kPerLane; i++)
+                acc[i] = __fadd_rn(acc[i], x[i]);
+            return;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kPerLane; i++)
+            acc[i] = how == DSCOMM_MAX ? larger(acc[i], x[i]) : smaller(acc[i], x[i]);
+    }
+
+    /*
+     * n_values values in the order of ranks, the own one at own_at (none is, if that is not below).
+     * What is not there becomes +0: it might be encoded.
+     */
+    __device__ void sum(float x[kPerLane], Lane lane, uint32_t n_values, uint32_t own_at)
+    {
+        const dsc_gpu_recv *recv = args.work.recvs + op.first_recv;
+        float next[kPerLane];
+
+        for (uint32_t k = 0; k < n_values; k++) {
+            if (k == own_at) {
+                own(next, lane);
+            } else {
+                format.decode(next, args.work.messages + recv->at, recv->exponent, lane);
+                recv++;
+            }
+            if (k == 0) {
+#pragma unroll
+                for (uint32_t i = 0; i < kPerLane; i++)
+                    x[i] = next[i];
+            } else {
+                combine(x, next);
+            }
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kPerLane; i++)
+            x[i] = i < lane.n ? x[i] : 0.0f;
+    }
+
+    __device__ void check_received()
+    {
+        format.check(args.work.messages, args.work.recvs + op.first_recv, op.n_recvs, first);
+    }
+
+    /* x = v + beta*r, unless the residual is left alone. */
+    __device__ void add_residual(float x[kPerLane], float r[kPerLane], Lane lane) const
+    {
+        if (residual.is_idle)
+            return;
+        residual.load(r, op.send_at + lane.pos, lane.n);
+#pragma unroll
+        for (uint32_t i = 0; i < kPerLane; i++)
+            x[i] = add_product(x[i], args.call.beta, r[i]);
+    }
+
+    /* y = x/A */
+    __device__ void divide(float y[kPerLane], const float x[kPerLane]) const
+    {
+        const float inverse = 1.0f / ranks; /* 1, or a power of two, where it is used */
+
+#pragma unroll
+        for (uint32_t i = 0; i < kPerLane; i++)
+            y[i] = is_exact || ranks == 1.0f ? __fmul_rn(x[i], inverse) : __fdiv_rn(x[i], ranks);
+    }
+
+    /* Rounds to the output, leaves in o what it holds, and counts. True: all are finite. */
+    __device__ bool output(float o[kPerLane], Lane lane)
+    {
+        uint32_t n_bad = 0;
+
+        store_values(args.call.recv, o, args.call.dtype, op.recv_at + lane.pos, lane.n);
+#pragma unroll
+        for (uint32_t i = 0; i < kPerLane; i++)
+            n_bad += i < lane.n && !is_finite(__fmul_rn(ranks, o[i]));
+        n_nonfinite += n_bad;
+        return n_bad == 0;
+    }
+
+    __device__ void restore(const float o[kPerLane], Lane lane) const
+    {
+        for (uint32_t i = 0; i < lane.n; i++) {
+            if (!is_finite(__fmul_rn(ranks, o[i])))
+                residual.restore(op.send_at + lane.pos, i);
+        }
+    }
+
+    __device__ uint32_t tile_end(uint32_t tile) const
+    {
+        return op.n - first < tile ? op.n : first + tile;
+    }
+
+    /* ---- stages ---- */
+
+    __device__ void encode()
+    {
+        uint8_t *const msg = args.work.messages + op.out_at;
+        const auto value = [&](Lane lane, float x[kPerLane], float r[kPerLane]) {
+            own(x, lane);
+            add_residual(x, r, lane);
+        };
+
+        format.prepare(msg, op.exponent, first, tile_end(Format::kTile),
+                       [&](Lane lane, float y[kPerLane]) {
+                           float r[kPerLane];
+
+                           value(lane, y, r);
+                       });
+        for (uint32_t at = first; at < tile_end(Format::kTile); at += Format::kThreads * kPerLane) {
+            const Lane lane = lane_at(at, op.n);
+            float x[kPerLane], r[kPerLane], d[kPerLane];
+
+            value(lane, x, r);
+            format.encode(msg, op.exponent, lane, x, d);
+            if (!residual.is_idle)
+                residual.store_sent(x, d, r, op.send_at + lane.pos, lane.n);
+        }
+    }
+
+    __device__ void reduce()
+    {
+        check_received();
+        for (uint32_t at = first; at < tile_end(Format::kDecodeTile);
+             at += Format::kDecodeThreads * kPerLane) {
+            const Lane lane = lane_at(at, op.n);
+            float x[kPerLane];
+
+            sum(x, lane, op.n_recvs + 1, op.own_at);
+            store_f32(args.work.partial + op.out_partial + lane.pos, x, lane.n);
+        }
+    }
+
+    __device__ void final()
+    {
+        uint8_t *const msg = args.work.messages + op.out_at;
+        const auto value = [&](Lane lane, float x[kPerLane], float r[kPerLane], float y[kPerLane]) {
+            sum(x, lane, op.n_recvs + 1, op.own_at);
+            add_residual(x, r, lane);
+            divide(y, x);
+        };
+
+        check_received();
+        format.prepare(msg, op.exponent, first, tile_end(Format::kTile),
+                       [&](Lane lane, float y[kPerLane]) {
+                           float x[kPerLane], r[kPerLane];
+
+                           value(lane, x, r, y);
+                       });
+        for (uint32_t at = first; at < tile_end(Format::kTile); at += Format::kThreads * kPerLane) {
+            const Lane lane = lane_at(at, op.n);
+            float x[kPerLane], r[kPerLane], y[kPerLane], d[kPerLane];
+
+            value(lane, x, r, y);
+            format.encode(msg, op.exponent, lane, y, d);
+            (void)output(d, lane);
+            if (!residual.is_idle)
+                residual.store_owned(x, d, ranks, r, op.send_at + lane.pos, lane.n);
+        }
+    }
+
+    __device__ void decode()
+    {
+        const dsc_gpu_recv *const recv = args.work.recvs + op.first_recv;
+
+        check_received();
+        for (uint32_t at = first; at < tile_end(Format::kDecodeTile);
+             at += Format::kDecodeThreads * kPerLane) {
+            const Lane lane = lane_at(at, op.n);
+            float d[kPerLane];
+
+            format.decode(d, args.work.messages + recv->at, recv->exponent, lane);
+            if (!output(d, lane) && (op.flags & DSC_GPU_OP_RESTORES) != 0)
+                restore(d, lane);
+        }
+    }
+
+    /* The owner of an element adds S - A*o to its r', in a second rounding. */
+    __device__ void add_owner_residual(const float x[kPerLane], const float o[kPerLane],
+                                       Lane lane) const
+    {
+        const uint64_t at = op.send_at + lane.pos;
+        const uint64_t index = op.start + lane.pos;
+        float sent[kPerLane], old[kPerLane], kept[kPerLane];
+
+        if (residual.is_idle || index >= op.own_end || index + lane.n <= op.own_start)
+            return;
+        residual.load_from(sent, residual.out, at, lane.n);
+        residual.load(old, at, lane.n);
+#pragma unroll
+        for (uint32_t i = 0; i < kPerLane; i++) {
+            const float delivered = __fmul_rn(ranks, o[i]);
+            const float lost = is_finite(delivered) ? __fsub_rn(x[i], delivered) : 0.0f;
+            const bool is_owned = index + i >= op.own_start && index + i < op.own_end;
+
+            kept[i] = is_owned ? __fadd_rn(lost, sent[i]) : sent[i];
+            old[i] = is_owned ? old[i] : sent[i];
+        }
+        residual.store(kept, old, at, lane.n);
+    }
+
+    __device__ void sum_all()
+    {
+        check_received();
+        for (uint32_t at = first; at < tile_end(Format::kDecodeTile);
+             at += Format::kDecodeThreads * kPerLane) {
+            const Lane lane = lane_at(at, op.n);
+            float x[kPerLane], o[kPerLane];
+            bool is_clean;
+
+            sum(x, lane, op.n_recvs, op.n_recvs);
+            divide(o, x);
+            is_clean = output(o, lane);
+            add_owner_residual(x, o, lane);
+            if (!is_clean)
+                restore(o, lane);
+        }
+    }
+
+    __device__ void result()
+    {
+        check_received();
+        for (uint32_t at = first; at < tile_end(Format::kDecodeTile);
+             at += Format::kDecodeThreads * kPerLane) {
+            const Lane lane = lane_at(at, op.n);
+            float x[kPerLane], r[kPerLane], o[kPerLane];
+            bool is_clean;
+
+            sum(x, lane, op.n_recvs + 1, op.own_at);
+            add_residual(x, r, lane);
+            divide(o, x);
+            is_clean = output(o, lane);
+            if (!residual.is_idle)
+                residual.store_owned(x, o, ranks, r, op.send_at + lane.pos, lane.n);
+            if (op.out_at != DSC_GPU_NONE)
+                mark(lane, at, __any_sync(kAllLanes, !is_clean) != 0);
+        }
+    }
+
+    /* 256 elements share a mark, a bit, and are restored together. A warp has that many. */
+    __device__ void mark(Lane lane, uint32_t at, bool is_marked) const
+    {
+        constexpr uint32_t kBytes = Format::kDecodeThreads * kPerLane / (8 * kPerWarp);
+        uint8_t *const marks = args.work.messages + op.out_at;
+        const uint32_t used = (op.n - 1) / (8 * kPerWarp) + 1, byte = at / (8 * kPerWarp);
+        SHARED_ARRAY(uint8_t, is_bad, 8 * kBytes);
+
+        for (uint32_t i = 0; is_marked && i < lane.n; i++)
+            residual.restore(op.send_at + lane.pos, i);
+        if (threadIdx.x % 32 == 0)
+            is_bad[threadIdx.x / 32] = is_marked;
+        __syncthreads();
+        if (threadIdx.x < kBytes && byte + threadIdx.x < used) {
+            uint32_t bits = 0;
+
+            for (uint32_t i = 0; i < 8; i++)
+                bits |= static_cast<uint32_t>(is_bad[8 * threadIdx.x + i]) << i;
+            marks[byte + threadIdx.x] = static_cast<uint8_t>(bits);
+        }
+        if (byte + kBytes >= used && threadIdx.x < 32)
+            pad_part(marks, used);
+        __syncthreads();
+    }
+
+    __device__ void restore_marked()
+    {
+        const uint8_t *const marks = args.work.messages + args.work.recvs[op.first_recv].at;
+        const Lane lane = lane_at(first, op.n);
+        const uint32_t unit = lane.pos / kPerWarp;
+
+        if (lane.n == 0 || (marks[unit / 8] >> unit % 8 & 1u) == 0)
+            return;
+        for (uint32_t i = 0; i < lane.n; i++)
+            residual.restore(op.send_at + lane.pos, i);
+    }
+
+    template <dsc_gpu_stage stage> __device__ void run()
+    {
+        if constexpr (stage == DSC_GPU_ENCODE)
+            encode();
+        else if constexpr (stage == DSC_GPU_REDUCE)
+            reduce();
+        else if constexpr (stage == DSC_GPU_FINAL)
+            final();
+        else if constexpr (stage == DSC_GPU_DECODE)
+            decode();
+        else if constexpr (stage == DSC_GPU_SUM)
+            sum_all();
+        else if constexpr (stage == DSC_GPU_RESULT)
+            result();
+        else
+            restore_marked();
+    }
+};
+
+/* Whether a stage writes messages of its format, and so has the encoder's tiles. */
+constexpr bool encodes(dsc_gpu_stage stage)
+{
+    return stage == DSC_GPU_ENCODE || stage == DSC_GPU_FINAL;
+}
+
+template <class Format, dsc_gpu_stage stage>
+__global__ void __launch_bounds__(encodes(stage) ? Format::kThreads : Format::kDecodeThreads)
+    dsc_gpu_kernel(const dsc_gpu_args args)
+{
+    uint32_t n_nonfinite = 0;
+
+    if (blockIdx.x < args.work.n_tiles) {
+        const dsc_gpu_tile tile = args.work.tiles[blockIdx.x];
+        Stage<Format> s(args, args.work.ops[tile.op], tile.first);
+
+        s.template run<stage>();
+        n_nonfinite = s.n_nonfinite;
+    }
+    finish(args, n_nonfinite);
+}
+
+#endif

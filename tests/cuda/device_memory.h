@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of a device, real or emulated, that tests fill and read back.
+ */
+#ifndef DSC_TEST_DEVICE_MEMORY_H
+#define DSC_TEST_DEVICE_MEMORY_H
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+template <class T> class DeviceArray {
+  public:
+    explicit DeviceArray(size_t n) : n_(n)
+    {
+        EXPECT_EQ(cudaMalloc(reinterpret_cast<void **>(&p_), (n > 0 ? n : 1) * sizeof(T)),
+                  cudaSuccess);
+    }
+    explicit DeviceArray(const std::vector<T> &v) : DeviceArray(v.size())
+    {
+        set(v);
+    }
+    ~DeviceArray()
+    {
+        (void)cudaFree(p_);
+    }
+    DeviceArray(const DeviceArray &) = delete;
+    DeviceArray &operator=(const DeviceArray &) = delete;
+
+    T *get() const
+    {
+        return p_;
+    }
+    void set(const std::vector<T> &v)
+    {
+        ASSERT_LE(v.size(), n_);
+        EXPECT_EQ(cudaMemcpy(p_, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice),
+                  cudaSuccess);
+    }
+    std::vector<T> read() const
+    {
+        std::vector<T> v(n_);
+
+        EXPECT_EQ(cudaMemcpy(v.data(), p_, n_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+        return v;
+    }
+
+  private:
+    T *p_ = nullptr;
+    size_t n_;
+};
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels against the host, bit for bit: every codec, with data types, operations, sizes,
+ * alignments, residuals and data drawn from a seed that is printed with a failure.
+ */
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "cuda/stage_case.h"
+
+#include "support/internal_begin.h"
+#include "codec/codec.h"
+#include "support/internal_end.h"
+
+#include "cuda/kernels/stage.h"
+
+namespace {
+
+std::vector<std::string> all_specs()
+{
+    size_t n;
+    const char *const *specs = dsc_codec_test_specs(&n);
+    std::vector<std::string> all(specs, specs + n);
+
+    for (const char *more : { "topk:1", "topk:k=1", "topk:0.3,int8", "topk:0.6,fp8" })
+        all.emplace_back(more);
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [](const std::string &s) {
+                                 return dsc_gpu_supports(dscomm_codec(s.c_str())) != DSCOMM_OK;
+                             }),
+              all.end());
+    return all;
+}
+
+template <class T, size_t n> T pick(std::mt19937 &random, const T (&from)[n])
+{
+    return from[random() % n];
+}
+
+/* Cases of a codec: each dimension is drawn for itself, so that pairs meet. */
+StageCase draw_case(const std::string &spec, uint32_t seed)
+{
+    static const size_t sizes[] = { 1, 7, 255, 257, 1000, 2047, 4096, 6001, 9000 };
+    static const Data datas[] = { Data::plain, Data::plain, Data::specials, Data::specials,
+                                  Data::ties,  Data::zeros, Data::tiny,     Data::huge };
+    static const Feedback feedbacks[] = { Feedback::none, Feedback::fp32, Feedback::fp32,
+                                          Feedback::bf16, Feedback::one_vector };
+    std::mt19937 random(seed);
+    const dscomm_codec_t *codec = dscomm_codec(spec.c_str());
+    StageCase c;
+
+    c.seed = seed;
+    c.specs = { spec };
+    c.n_ranks = 2 + static_cast<int>(random() % 7);
+    c.count = pick(random, sizes);
+    c.dtype = static_cast<dscomm_dtype_t>(random() % 3);
+    c.op = static_cast<dscomm_op_t>(random() % (codec->sums_only ? 2 : 4));
+    c.data = pick(random, datas);
+    c.one_shot = random() % 3 == 0;
+    if (!c.one_shot && random() % 3 == 0 && c.n_ranks >= 4)
+        c.specs = { spec, spec };
+    if ((c.op == DSCOMM_SUM || c.op == DSCOMM_AVG) && !codec->stochastic)
+        c.feedback = pick(random, feedbacks);
+    c.known_zero = random() % 8 == 0 && c.feedback != Feedback::none;
+    c.beta = random() % 2 == 0 ? 1.0f : 0.875f;
+    c.in_place = random() % 3 == 0;
+    c.chunk_elems = codec->tile_align > 256 ? codec->tile_align : random() % 2 == 0 ? 2048 : 8192;
+    c.send_shift = random() % 2 == 0 ? 0 : random() % 9;
+    c.recv_shift = random() % 2 == 0 ? 0 : random() % 9;
+    c.parity = random() % 2;
+    return c;
+}
+
+class Kernels : public testing::TestWithParam<std::string> {};
+
+TEST_P(Kernels, EqualTheHost)
+{
+    for (uint32_t seed = 1; seed <= 24; seed++) {
+        run_stage_case(draw_case(GetParam(), seed));
+        if (HasFailure())
+            return;
+    }
+}
+
+TEST_P(Kernels, EqualTheHostOnLongVectors)
+{
+    static const size_t sizes[] = { 65535, 65537, 200001 };
+
+    for (uint32_t i = 0; i < 3; i++) {
+        StageCase c = draw_case(GetParam(), 100 + i);
+
+        c.n_ranks = 2;
+        c.specs = { GetParam() };
+        c.count = sizes[i];
+        c.one_shot = i == 2;
+        c.chunk_elems = 65536;
+        run_stage_case(c);
+        if (HasFailure())
+            return;
+    }
+}
+
+TEST_P(Kernels, EqualTheHostAlone)
+{
+    StageCase c = draw_case(GetParam(), 200);
+
+    c.n_ranks = 1;
+    c.specs = { GetParam() };
+    run_stage_case(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Kernels, testing::ValuesIn(all_specs()), [](const auto &info) {
+    std::string name = info.param;
+
+    std::replace_if(
+        name.begin(), name.end(), [](char ch) { return !isalnum(ch); }, '_');
+    return name;
+});
+
+} // namespace
