@@ -24,7 +24,7 @@ struct Fp32 : PlainFormat {
 #pragma unroll
         for (uint32_t i = 0; i < kPerLane; i++)
             d[i] = canonical(y[i]);
-        store_f32(reinterpret_cast<float *>(msg) + lane.pos, d, padded(lane, 4).n);
+        store_f32(reinterpret_cast<float *>(msg) + lane.pos, d, padded(lane, op.n, 4).n);
     }
 };
 
@@ -49,8 +49,9 @@ template <bool is_f16> struct Half : PlainFormat {
         values(d, h, exponent);
     }
 
-    __device__ void encode(uint8_t *msg, int exponent, Lane lane, const float y[kPerLane],
-                           float d[kPerLane])
+    /* Of a message of n elements. */
+    static __device__ void encode_of(uint8_t *msg, int exponent, Lane lane, uint32_t n,
+                                     const float y[kPerLane], float d[kPerLane])
     {
         const float down = power_of_two(-exponent);
         uint16_t h[kPerLane];
@@ -58,8 +59,14 @@ template <bool is_f16> struct Half : PlainFormat {
 #pragma unroll
         for (uint32_t i = 0; i < kPerLane; i++)
             h[i] = is_f16 ? f16_from_f32(__fmul_rn(y[i], down)) : bf16_from_f32(y[i]);
-        store_u16(reinterpret_cast<uint16_t *>(msg) + lane.pos, h, padded(lane, 8).n);
+        store_u16(reinterpret_cast<uint16_t *>(msg) + lane.pos, h, padded(lane, n, 8).n);
         values(d, h, exponent);
+    }
+
+    __device__ void encode(uint8_t *msg, int exponent, Lane lane, const float y[kPerLane],
+                           float d[kPerLane])
+    {
+        encode_of(msg, exponent, lane, op.n, y, d);
     }
 };
 

@@ -7,10 +7,12 @@
  *
  *   check(messages, recvs, n)          reads received messages that need it before the first decode
  *   decode(d, msg, exponent, lane)     D of a message; what is not there is any number
- *   prepare(msg, exponent, first, n, y)  before the first encode of a tile; y(lane, values) gives
+ *   prepare(msg, exponent, first, end, y)  before the first encode of a tile; y(lane, values) gives
  *                                      what will be encoded, as often as it is called
  *   encode(msg, exponent, lane, y, d)  writes the lane's part of the message and of the zeros
  *                                      behind it; D in d. y of what is not there is +0
+ *
+ * The constructor gets the tile's first element.
  */
 #ifndef DSC_CUDA_FORMAT_CUH
 #define DSC_CUDA_FORMAT_CUH
@@ -27,11 +29,12 @@ struct PlainFormat {
     const dsc_gpu_args &args;
     const dsc_gpu_op &op;
 
-    __device__ PlainFormat(const dsc_gpu_args &args_, const dsc_gpu_op &op_) : args(args_), op(op_)
+    __device__ PlainFormat(const dsc_gpu_args &args_, const dsc_gpu_op &op_, uint32_t)
+        : args(args_), op(op_)
     {
     }
 
-    __device__ void check(const uint8_t *, const dsc_gpu_recv *, uint32_t, uint32_t)
+    __device__ void check(const uint8_t *, const dsc_gpu_recv *, uint32_t)
     {
     }
 
@@ -40,9 +43,9 @@ struct PlainFormat {
     }
 
     /* With the zeros that follow the last element up to a multiple of `unit`. */
-    __device__ Lane padded(Lane lane, uint32_t unit) const
+    static __device__ Lane padded(Lane lane, uint32_t n, uint32_t unit)
     {
-        const uint32_t end = round_up(op.n, unit);
+        const uint32_t end = round_up(n, unit);
         const uint32_t left = lane.pos < end ? end - lane.pos : 0;
 
         return { lane.pos, left < kPerLane ? left : kPerLane };

@@ -21,10 +21,26 @@ struct dsc_gpu_kernels {
     X(dsc_gpu_fp16,       Fp16,            DSC_GPU_KIND_FP16)       \
     X(dsc_gpu_bf16,       Bf16,            DSC_GPU_KIND_BF16)
 #define DSC_GPU_INTEGERS(X)                                         \
-    X(dsc_gpu_int8,       FormatInt8,      DSC_GPU_KIND_INT8)
+    X(dsc_gpu_int8,       FormatInt8,      DSC_GPU_KIND_INT8)       \
+    X(dsc_gpu_int4,       FormatInt4,      DSC_GPU_KIND_INT4)
+#define DSC_GPU_FLOATS(X)                                           \
+    X(dsc_gpu_e4m3,       FormatE4m3,      DSC_GPU_KIND_E4M3)       \
+    X(dsc_gpu_e5m2,       FormatE5m2,      DSC_GPU_KIND_E5M2)
+#define DSC_GPU_MX(X)                                               \
+    X(dsc_gpu_mxfp8,      FormatMxfp8,     DSC_GPU_KIND_MXFP8)      \
+    X(dsc_gpu_mxfp8_e5m2, FormatMxfp8E5m2, DSC_GPU_KIND_MXFP8_E5M2) \
+    X(dsc_gpu_mxfp4,      FormatMxfp4,     DSC_GPU_KIND_MXFP4)      \
+    X(dsc_gpu_mxint8,     FormatMxint8,    DSC_GPU_KIND_MXINT8)
+#define DSC_GPU_SEGMENTS(X)                                         \
+    X(dsc_gpu_nvfp4,      Nvfp4,           DSC_GPU_KIND_NVFP4)      \
+    X(dsc_gpu_topk,       Topk,            DSC_GPU_KIND_TOPK)
+#define DSC_GPU_FORMATS(X)                                          \
+    DSC_GPU_CASTS(X)                                                \
+    DSC_GPU_INTEGERS(X)                                             \
+    DSC_GPU_FLOATS(X)                                               \
+    DSC_GPU_MX(X)                                                   \
+    DSC_GPU_SEGMENTS(X)
 /* clang-format on */
-
-#define DSC_GPU_FORMATS(X) DSC_GPU_CASTS(X) DSC_GPU_INTEGERS(X)
 
 #define DSC_GPU_DECLARE(table, Format, kind) extern const struct dsc_gpu_kernels table;
 DSC_GPU_FORMATS(DSC_GPU_DECLARE)

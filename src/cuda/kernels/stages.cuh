@@ -34,7 +34,7 @@ template <class Format> struct Stage {
     __device__ Stage(const dsc_gpu_args &args_, const dsc_gpu_op &op_, uint32_t first_)
         : args(args_), op(op_), first(first_), residual(args_),
           ranks(args_.call.op == DSCOMM_AVG ? static_cast<float>(args_.call.n_ranks) : 1.0f),
-          is_exact((args_.call.n_ranks & (args_.call.n_ranks - 1)) == 0), format(args_, op_)
+          is_exact((args_.call.n_ranks & (args_.call.n_ranks - 1)) == 0), format(args_, op_, first_)
     {
     }
 
@@ -95,7 +95,7 @@ template <class Format> struct Stage {
 
     __device__ void check_received()
     {
-        format.check(args.work.messages, args.work.recvs + op.first_recv, op.n_recvs, first);
+        format.check(args.work.messages, args.work.recvs + op.first_recv, op.n_recvs);
     }
 
     /* x = v + beta*r, unless the residual is left alone. */
