@@ -54,6 +54,12 @@ struct Residual {
         store_u16(static_cast<uint16_t *>(out) + at, h, n);
     }
 
+    /* Whether r is finite as stored. */
+    __device__ bool keeps(float r) const
+    {
+        return is_finite(is_bf16 ? bf16_to_f32(bf16_from_f32(r)) : r);
+    }
+
     /* Where r is not finite as stored, `old` stays. */
     __device__ void store(const float r[kPerLane], const float old[kPerLane], uint64_t at,
                           uint32_t n) const
@@ -61,11 +67,8 @@ struct Residual {
         float kept[kPerLane];
 
 #pragma unroll
-        for (uint32_t i = 0; i < kPerLane; i++) {
-            const float stored = is_bf16 ? bf16_to_f32(bf16_from_f32(r[i])) : r[i];
-
-            kept[i] = is_finite(stored) ? r[i] : old[i];
-        }
+        for (uint32_t i = 0; i < kPerLane; i++)
+            kept[i] = keeps(r[i]) ? r[i] : old[i];
         store_bits(kept, at, n);
     }
 

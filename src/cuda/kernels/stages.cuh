@@ -233,24 +233,30 @@ template <class Format> struct Stage {
     __device__ void add_owner_residual(const float x[kPerLane], const float o[kPerLane],
                                        Lane lane) const
     {
-        const uint64_t at = op.send_at + lane.pos;
-        const uint64_t index = op.start + lane.pos;
-        float sent[kPerLane], old[kPerLane], kept[kPerLane];
+        const uint64_t at = op.send_at + lane.pos, index = op.start + lane.pos;
+        uint32_t first_owned, end_owned, lost = 0; /* of the lane's elements */
+        float kept[kPerLane];
 
         if (residual.is_idle || index >= op.own_end || index + lane.n <= op.own_start)
             return;
-        residual.load_from(sent, residual.out, at, lane.n);
-        residual.load(old, at, lane.n);
+        first_owned = op.own_start > index ? static_cast<uint32_t>(op.own_start - index) : 0;
+        end_owned =
+            op.own_end - index < lane.n ? static_cast<uint32_t>(op.own_end - index) : lane.n;
+        residual.load_from(kept, residual.out, at, lane.n);
 #pragma unroll
         for (uint32_t i = 0; i < kPerLane; i++) {
             const float delivered = __fmul_rn(ranks, o[i]);
-            const float lost = is_finite(delivered) ? __fsub_rn(x[i], delivered) : 0.0f;
-            const bool is_owned = index + i >= op.own_start && index + i < op.own_end;
+            const float missed = is_finite(delivered) ? __fsub_rn(x[i], delivered) : 0.0f;
+            const float fresh = __fadd_rn(missed, kept[i]);
+            const bool is_owned = i >= first_owned && i < end_owned,
+                       is_kept = residual.keeps(fresh);
 
-            kept[i] = is_owned ? __fadd_rn(lost, sent[i]) : sent[i];
-            old[i] = is_owned ? old[i] : sent[i];
+            kept[i] = is_owned && is_kept ? fresh : kept[i];
+            lost |= static_cast<uint32_t>(is_owned && !is_kept) << i;
         }
-        residual.store(kept, old, at, lane.n);
+        residual.store_bits(kept, at, lane.n);
+        for (; lost != 0; lost &= lost - 1)
+            residual.restore(at, static_cast<uint32_t>(__ffs(static_cast<int>(lost)) - 1));
     }
 
     __device__ void sum_all()
@@ -354,7 +360,7 @@ constexpr bool encodes(dsc_gpu_stage stage)
 }
 
 template <class Format, dsc_gpu_stage stage>
-__global__ void __launch_bounds__(encodes(stage) ? Format::kThreads : Format::kDecodeThreads)
+__global__ void __launch_bounds__(encodes(stage) ? Format::kThreads : Format::kDecodeThreads, 1)
     dsc_gpu_kernel(const dsc_gpu_args args)
 {
     uint32_t n_nonfinite = 0;
