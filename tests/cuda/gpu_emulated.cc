@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels that src/cuda/kernels instantiates, compiled by g++ for the emulator.
+ */
+#include "cuda/kernels/block.cuh"
+#include "cuda/kernels/cast.cuh"
+#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/nvfp4.cuh"
+#include "cuda/kernels/stages.cuh"
+#include "cuda/kernels/topk.cuh"
+
+#define EMULATE(table, Format, kind)                     \
+    EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_ENCODE>)) \
+    EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_REDUCE>)) \
+    EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_FINAL>))  \
+    EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_DECODE>)) \
+    EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_SUM>))    \
+    EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_RESULT>))
+DSC_GPU_FORMATS(EMULATE)
+EMU_KERNEL((dsc_gpu_kernel<Fp32, DSC_GPU_RESTORE>))
