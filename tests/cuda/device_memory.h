@@ -12,10 +12,9 @@
 
 template <class T> class DeviceArray {
   public:
-    explicit DeviceArray(size_t n) : n_(n)
+    explicit DeviceArray(size_t n)
     {
-        EXPECT_EQ(cudaMalloc(reinterpret_cast<void **>(&p_), (n > 0 ? n : 1) * sizeof(T)),
-                  cudaSuccess);
+        allocate(n);
     }
     explicit DeviceArray(const std::vector<T> &v) : DeviceArray(v.size())
     {
@@ -32,23 +31,38 @@ template <class T> class DeviceArray {
     {
         return p_;
     }
+    /* The first elements; memory grows where they do not fit. */
     void set(const std::vector<T> &v)
     {
-        ASSERT_LE(v.size(), n_);
+        if (v.size() > n_) {
+            (void)cudaFree(p_);
+            allocate(2 * v.size());
+        }
         EXPECT_EQ(cudaMemcpy(p_, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice),
                   cudaSuccess);
     }
+    std::vector<T> read(size_t n) const
+    {
+        std::vector<T> v(n);
+
+        EXPECT_EQ(cudaMemcpy(v.data(), p_, n * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+        return v;
+    }
     std::vector<T> read() const
     {
-        std::vector<T> v(n_);
-
-        EXPECT_EQ(cudaMemcpy(v.data(), p_, n_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-        return v;
+        return read(n_);
     }
 
   private:
+    void allocate(size_t n)
+    {
+        n_ = n;
+        EXPECT_EQ(cudaMalloc(reinterpret_cast<void **>(&p_), (n > 0 ? n : 1) * sizeof(T)),
+                  cudaSuccess);
+    }
+
     T *p_ = nullptr;
-    size_t n_;
+    size_t n_ = 0;
 };
 
 #endif

@@ -137,6 +137,14 @@ void expect_same_floats(const Bytes &host, const Bytes &device, size_t elem_byte
     }
 }
 
+Bytes bytes_of(const std::vector<float> &v)
+{
+    Bytes bytes(v.size() * sizeof(float));
+
+    memcpy(bytes.data(), v.data(), bytes.size());
+    return bytes;
+}
+
 /* ---- a rank ---- */
 
 struct Message {
@@ -147,9 +155,24 @@ struct Message {
 /* What an operation reads, in the order of struct dsc_gpu_op's recvs. */
 using Inputs = std::vector<Message>;
 
+/* State of a rank on the device. */
+struct Control {
+    dsc_gpu_feedback feedback;
+    dsc_gpu_state state;
+    dsc_gpu_stats ring[4];
+};
+
+/* Device memory that operations share, since allocating is slow. */
+struct Shared {
+    DeviceArray<uint8_t> messages{ 0 };
+    DeviceArray<dsc_gpu_recv> recvs{ 0 };
+    DeviceArray<dsc_gpu_tile> tiles{ 0 };
+    DeviceArray<dsc_gpu_op> ops{ 0 };
+};
+
 class Rank {
   public:
-    Rank(const StageCase &c, int rank);
+    Rank(const StageCase &c, int rank, Shared &shared);
     ~Rank()
     {
         dsc_plan_destroy(plan);
@@ -171,6 +194,7 @@ class Rank {
 
     const StageCase &c_;
     const int rank_;
+    Shared &d_;
     const size_t elem_bytes_, residual_bytes_;
     Bytes send_, recv_, residual_[2]; /* with margins */
     std::vector<float> partial_, scratch_;
@@ -180,9 +204,7 @@ class Rank {
     size_t n_nonfinite_ = 0;
     std::unique_ptr<DeviceArray<uint8_t>> d_send_, d_recv_, d_residual_[2];
     std::unique_ptr<DeviceArray<float>> d_partial_;
-    DeviceArray<dsc_gpu_feedback> d_feedback_;
-    DeviceArray<dsc_gpu_state> d_state_;
-    DeviceArray<dsc_gpu_stats> d_ring_;
+    DeviceArray<Control> d_control_{ 1 };
     dsc_gpu_call d_call_ = {};
 };
 
@@ -208,11 +230,9 @@ dsc_plan_params params_of(const StageCase &c, int rank, std::vector<int> &groups
     return p;
 }
 
-Rank::Rank(const StageCase &c, int rank)
-    : c_(c), rank_(rank), elem_bytes_(dsc_dtype_bytes(c.dtype)),
-      residual_bytes_(c.feedback == Feedback::bf16 ? 2 : 4),
-      d_feedback_(std::vector<dsc_gpu_feedback>{ { c.parity, c.known_zero } }), d_state_(1),
-      d_ring_(std::vector<dsc_gpu_stats>(4))
+Rank::Rank(const StageCase &c, int rank, Shared &shared)
+    : c_(c), rank_(rank), d_(shared), elem_bytes_(dsc_dtype_bytes(c.dtype)),
+      residual_bytes_(c.feedback == Feedback::bf16 ? 2 : 4)
 {
     std::vector<int> groups;
     const dsc_plan_params params = params_of(c, rank, groups);
@@ -233,15 +253,13 @@ Rank::Rank(const StageCase &c, int rank)
     gather_.resize(plan->gather_bytes + 16);
 
     d_send_ = std::make_unique<DeviceArray<uint8_t>>(send_);
-    d_recv_ = std::make_unique<DeviceArray<uint8_t>>(recv_);
-    for (int i = 0; i < 2; i++)
+    if (!c.in_place)
+        d_recv_ = std::make_unique<DeviceArray<uint8_t>>(recv_);
+    for (int i = 0; i < 2 && params.feedback; i++)
         d_residual_[i] = std::make_unique<DeviceArray<uint8_t>>(residual_[i]);
-    d_partial_ = std::make_unique<DeviceArray<float>>(partial_);
-    dsc_gpu_state state = {};
-    state.sequence = 5;
-    state.ring = d_ring_.get();
-    state.ring_mask = 3;
-    d_state_.set({ state });
+    if (!partial_.empty())
+        d_partial_ = std::make_unique<DeviceArray<float>>(partial_);
+    d_control_.set({ { { c.parity, c.known_zero }, { 5, 0, 0, 3, d_control_.get()->ring }, {} } });
 
     call_.send = &send_[kMargin + send_shift];
     call_.recv = c.in_place ? &send_[kMargin + send_shift] : &recv_[kMargin + recv_shift];
@@ -254,10 +272,10 @@ Rank::Rank(const StageCase &c, int rank)
 
     d_call_.send = d_send_->get() + kMargin + send_shift;
     d_call_.recv = (c.in_place ? d_send_ : d_recv_)->get() + kMargin + recv_shift;
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < 2 && params.feedback; i++)
         d_call_.residual[i] = d_residual_[is_one ? from : i]->get() + kMargin;
-    d_call_.feedback = params.feedback ? d_feedback_.get() : nullptr;
-    d_call_.state = d_state_.get();
+    d_call_.feedback = params.feedback ? &d_control_.get()->feedback : nullptr;
+    d_call_.state = &d_control_.get()->state;
     d_call_.beta = c.beta;
     d_call_.seed = c.seed;
     d_call_.rank = static_cast<uint32_t>(rank);
@@ -359,16 +377,16 @@ Bytes Rank::run_device(const dsc_op &op, const Inputs &inputs, size_t out_bytes)
     g.flags = DSC_GPU_OP_RESTORES;
     messages.resize(messages.size() + out_bytes + 16, kUntouched);
 
-    DeviceArray<uint8_t> d_messages(messages);
-    DeviceArray<dsc_gpu_recv> d_recvs(recvs);
-    DeviceArray<dsc_gpu_tile> d_tiles(tiles);
-    DeviceArray<dsc_gpu_op> d_ops(std::vector<dsc_gpu_op>{ {}, g });
+    d_.messages.set(messages);
+    d_.recvs.set(recvs);
+    d_.tiles.set(tiles);
+    d_.ops.set({ {}, g });
     const dsc_gpu_work work = {
-        d_ops.get(),
-        d_recvs.get(),
-        d_tiles.get(),
-        d_messages.get(),
-        d_partial_->get(),
+        d_.ops.get(),
+        d_.recvs.get(),
+        d_.tiles.get(),
+        d_.messages.get(),
+        d_partial_ ? d_partial_->get() : nullptr,
         static_cast<uint32_t>(tiles.size()),
         (is_last(op) ? DSC_GPU_WORK_LAST : 0) | (all_none(plan) ? DSC_GPU_WORK_ALL_NONE : 0),
     };
@@ -377,7 +395,7 @@ Bytes Rank::run_device(const dsc_op &op, const Inputs &inputs, size_t out_bytes)
     EXPECT_EQ(dsc_gpu_launch(&launch, nullptr), cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 
-    const Bytes after = d_messages.read();
+    const Bytes after = d_.messages.read(messages.size());
     const size_t out_at = messages.size() - 16 - out_bytes;
 
     EXPECT_TRUE(
@@ -404,21 +422,20 @@ Bytes Rank::run(const dsc_op &op, const Inputs &inputs)
 
 void Rank::compare()
 {
-    const dsc_gpu_state state = d_state_.read()[0];
-    const dsc_gpu_stats stats = d_ring_.read()[6 & 3];
-    const dsc_gpu_feedback fb = d_feedback_.read()[0];
+    const Control control = d_control_.read()[0];
+    const dsc_gpu_state &state = control.state;
+    const dsc_gpu_stats &stats = control.ring[6 & 3];
+    const dsc_gpu_feedback &fb = control.feedback;
     const bool wrote = dsc_compute_writes_residual(&compute_);
     const std::string at = " of rank " + std::to_string(rank_);
-    std::vector<float> partial = d_partial_->read();
 
     expect_same_bytes(send_, d_send_->read(), "send" + at);
-    expect_same_bytes(recv_, d_recv_->read(), "recv" + at);
-    expect_same_floats(Bytes(reinterpret_cast<uint8_t *>(partial_.data()),
-                             reinterpret_cast<uint8_t *>(partial_.data() + partial_.size())),
-                       Bytes(reinterpret_cast<uint8_t *>(partial.data()),
-                             reinterpret_cast<uint8_t *>(partial.data() + partial.size())),
-                       4, "partial sums" + at);
-    for (int i = 0; i < 2; i++)
+    if (!c_.in_place)
+        expect_same_bytes(recv_, d_recv_->read(), "recv" + at);
+    if (d_partial_)
+        expect_same_floats(bytes_of(partial_), bytes_of(d_partial_->read()), 4,
+                           "partial sums" + at);
+    for (int i = 0; i < 2 && c_.feedback != Feedback::none; i++)
         expect_same_floats(residual_[i], d_residual_[i]->read(), residual_bytes_,
                            "residual " + std::to_string(i) + at);
     EXPECT_EQ(state.sequence, 6u);
@@ -439,7 +456,7 @@ class Call {
     explicit Call(const StageCase &c)
     {
         for (int r = 0; r < c.n_ranks; r++)
-            ranks_.push_back(std::make_unique<Rank>(c, r));
+            ranks_.push_back(std::make_unique<Rank>(c, r, shared_));
         kept_.resize(static_cast<size_t>(c.n_ranks));
     }
 
@@ -525,6 +542,7 @@ class Call {
         return true;
     }
 
+    Shared shared_;
     std::vector<std::unique_ptr<Rank>> ranks_;
     std::map<Channel, Message> sent_;
     std::vector<std::map<size_t, Message>> kept_; /* per rank, by place in the gather buffer */
