@@ -102,6 +102,32 @@ TEST_P(Kernels, EqualTheHostOnLongVectors)
     }
 }
 
+TEST_P(Kernels, EqualTheHostInOtherCollectives)
+{
+    const dscomm_codec_t *codec = dscomm_codec(GetParam().c_str());
+
+    for (uint32_t i = 0; i < 8; i++) {
+        StageCase c = draw_case(GetParam(), 300 + i);
+
+        c.collective = static_cast<Collective>(1 + i % 4);
+        if (codec->sums_only && i % 4 >= 2)
+            continue;
+        if (c.collective != Collective::reduce_scatter)
+            c.op = DSCOMM_SUM;
+        if (c.collective >= Collective::broadcast)
+            c.feedback = Feedback::none;
+        c.known_zero = c.known_zero && c.feedback != Feedback::none;
+        c.specs = { GetParam() };
+        c.count = std::min(c.count, static_cast<size_t>(4096));
+        if (codec->stochastic) /* the host draws for pairs of elements */
+            c.count += c.count % 2;
+        c.in_place = false;
+        run_stage_case(c);
+        if (HasFailure())
+            return;
+    }
+}
+
 TEST_P(Kernels, EqualTheHostAlone)
 {
     StageCase c = draw_case(GetParam(), 200);

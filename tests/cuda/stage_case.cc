@@ -75,30 +75,30 @@ float number(Data data, size_t i, std::mt19937 &random)
     }
 }
 
-/* count elements of the data type. */
-Bytes make_input(const StageCase &c, int rank)
+/* n elements of the data type. */
+Bytes make_input(const StageCase &c, int rank, size_t n)
 {
     std::mt19937 random(c.seed * 7919u + static_cast<uint32_t>(rank));
-    std::vector<float> v(c.count);
-    Bytes bytes(c.count * dsc_dtype_bytes(c.dtype));
+    std::vector<float> v(n);
+    Bytes bytes(n * dsc_dtype_bytes(c.dtype));
 
-    for (size_t i = 0; i < c.count; i++)
+    for (size_t i = 0; i < n; i++)
         v[i] = number(c.data, i, random);
-    dsc_dtype_store(c.dtype, bytes.data(), v.data(), c.count);
+    dsc_dtype_store(c.dtype, bytes.data(), v.data(), n);
     return bytes;
 }
 
-Bytes make_residual(const StageCase &c, int rank)
+Bytes make_residual(const StageCase &c, int rank, size_t n)
 {
     std::mt19937 random(c.seed * 104729u + static_cast<uint32_t>(rank));
     std::normal_distribution<float> normal(0.0f, 0.01f);
-    std::vector<float> r(c.count);
-    Bytes bytes(c.count * (c.feedback == Feedback::bf16 ? 2 : 4));
+    std::vector<float> r(n);
+    Bytes bytes(n * (c.feedback == Feedback::bf16 ? 2 : 4));
 
     for (auto &x : r)
         x = c.known_zero ? 0.0f : random() % 50 == 0 ? -0.0f : normal(random);
     dsc_dtype_store(c.feedback == Feedback::bf16 ? DSCOMM_BFLOAT16 : DSCOMM_FLOAT32, bytes.data(),
-                    r.data(), c.count);
+                    r.data(), n);
     return bytes;
 }
 
@@ -208,17 +208,32 @@ class Rank {
     dsc_gpu_call d_call_ = {};
 };
 
+dsc_algorithm algorithm_of(const StageCase &c)
+{
+    if (c.n_ranks == 1)
+        return DSC_ALG_LOCAL;
+    if (c.collective >= Collective::broadcast)
+        return DSC_ALG_DIRECT;
+    return c.one_shot && c.collective == Collective::allreduce ? DSC_ALG_ONE_SHOT
+                                                               : DSC_ALG_TWO_SHOT;
+}
+
 dsc_plan_params params_of(const StageCase &c, int rank, std::vector<int> &groups)
 {
+    const struct dsc_collective_traits *traits =
+        dsc_collective_traits(static_cast<enum dsc_collective>(c.collective));
+    const bool has_shares = traits->sends_shares || traits->recvs_shares;
     dsc_plan_params p = {};
 
+    p.collective = static_cast<enum dsc_collective>(c.collective);
     p.n_ranks = c.n_ranks;
     p.rank = rank;
-    p.count = c.count;
+    p.root = c.collective == Collective::broadcast ? c.n_ranks / 2 : 0;
+    p.count = has_shares ? c.count * static_cast<size_t>(c.n_ranks) : c.count;
     p.dtype = c.dtype;
     p.op = c.op;
     p.feedback = c.feedback != Feedback::none;
-    p.algorithm = c.n_ranks == 1 ? DSC_ALG_LOCAL : c.one_shot ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
+    p.algorithm = algorithm_of(c);
     p.chunk_elems = c.chunk_elems;
     p.n_tiers = static_cast<int>(c.specs.size());
     for (size_t t = 0; t < c.specs.size(); t++)
@@ -238,15 +253,16 @@ Rank::Rank(const StageCase &c, int rank, Shared &shared)
     const dsc_plan_params params = params_of(c, rank, groups);
     const size_t send_shift = c.send_shift * elem_bytes_,
                  recv_shift = (c.in_place ? c.send_shift : c.recv_shift) * elem_bytes_;
+    const size_t send_elems = dsc_plan_send_elems(&params);
     const uint32_t from = c.parity, to = 1 - c.parity;
     const bool is_one = c.feedback == Feedback::one_vector;
 
     EXPECT_EQ(dsc_plan_build(&params, &plan), DSCOMM_OK) << dscomm_last_error();
-    send_ = with_margins(make_input(c, rank), send_shift);
-    recv_ = with_margins(Bytes(c.count * elem_bytes_, 0xb7), recv_shift);
-    residual_[from] = with_margins(make_residual(c, rank), 0);
+    send_ = with_margins(make_input(c, rank, send_elems), send_shift);
+    recv_ = with_margins(Bytes(dsc_plan_recv_elems(&params) * elem_bytes_, 0xb7), recv_shift);
+    residual_[from] = with_margins(make_residual(c, rank, send_elems), 0);
     residual_[to] =
-        is_one ? residual_[from] : with_margins(Bytes(c.count * residual_bytes_, 0x3c), 0);
+        is_one ? residual_[from] : with_margins(Bytes(send_elems * residual_bytes_, 0x3c), 0);
     partial_.assign(plan->partial_elems, 0.0f);
     done.resize(plan->n_ops);
     scratch_.resize(dsc_compute_scratch_floats(plan) + 16);
@@ -305,7 +321,8 @@ Bytes Rank::run_host(const dsc_op &op, const Inputs &inputs)
         msgs.push_back(align16(aligned.back()));
     }
     scratch = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(scratch) + 63) / 64 * 64);
-    n_nonfinite_ += dsc_compute_op(&compute_, &op, msgs.data(), align16(out), scratch);
+    n_nonfinite_ += dsc_compute_op(&compute_, &op, msgs.data(),
+                                   op.msg_bytes > 0 ? align16(out) : nullptr, scratch);
     dsc_fp_leave(saved);
     if (op.kind == DSC_OP_ENCODE || op.kind == DSC_OP_GATHER)
         memcpy(&gather_[op.keep], align16(out), op.msg_bytes);
@@ -326,6 +343,8 @@ dsc_gpu_stage stage_of(dsc_op_kind kind)
         return DSC_GPU_DECODE;
     case DSC_OP_SUM:
         return DSC_GPU_SUM;
+    case DSC_OP_RESTORE:
+        return DSC_GPU_RESTORE;
     default:
         return DSC_GPU_RESULT;
     }
@@ -364,7 +383,9 @@ Bytes Rank::run_device(const dsc_op &op, const Inputs &inputs, size_t out_bytes)
     }
     for (uint32_t at = 0; at < op.n; at += tile_elems)
         tiles.push_back({ 1, at });
-    g.start = g.send_at = g.recv_at = op.start;
+    g.start = op.start;
+    g.send_at = op.start - plan->send_base;
+    g.recv_at = op.start - plan->recv_base;
     g.out_at = out_bytes > 0 ? messages.size() : DSC_GPU_NONE;
     g.own_partial = op.own_partial == DSC_NO_BUFFER ? DSC_GPU_NONE : op.own_partial;
     g.out_partial = op.out_partial;
@@ -374,7 +395,7 @@ Bytes Rank::run_device(const dsc_op &op, const Inputs &inputs, size_t out_bytes)
     g.exponent = op.exponent;
     g.own_at = static_cast<uint32_t>(op.own_at);
     g.n_recvs = static_cast<uint32_t>(recvs.size());
-    g.flags = DSC_GPU_OP_RESTORES;
+    g.flags = c_.collective == Collective::allreduce ? DSC_GPU_OP_RESTORES : 0;
     messages.resize(messages.size() + out_bytes + 16, kUntouched);
 
     d_.messages.set(messages);
@@ -409,15 +430,15 @@ Bytes Rank::run_device(const dsc_op &op, const Inputs &inputs, size_t out_bytes)
 Bytes Rank::run(const dsc_op &op, const Inputs &inputs)
 {
     const Bytes out = run_host(op, inputs);
-    const bool has_message =
-        op.kind == DSC_OP_SEND || op.kind == DSC_OP_ENCODE || op.kind == DSC_OP_FINAL;
+    const bool has_message = op.kind != DSC_OP_REDUCE && op.kind != DSC_OP_DECODE &&
+                             op.kind != DSC_OP_RESTORE && op.kind != DSC_OP_SUM;
 
     if (op.kind != DSC_OP_GATHER)
         expect_same_bytes(has_message ? out : Bytes(),
                           run_device(op, inputs, has_message ? out.size() : 0),
                           "message of operation kind " + std::to_string(op.kind) + " rank " +
                               std::to_string(rank_) + " at " + std::to_string(op.start));
-    return op.kind == DSC_OP_DECODE ? inputs[0].bytes : out;
+    return op.kind == DSC_OP_DECODE || op.kind == DSC_OP_RESTORE ? inputs[0].bytes : out;
 }
 
 void Rank::compare()
@@ -556,7 +577,8 @@ std::string StageCase::text() const
 
     for (const auto &spec : specs)
         s += spec + " ";
-    return s + "ranks " + std::to_string(n_ranks) + " count " + std::to_string(count) + " dtype " +
+    return s + "collective " + std::to_string(static_cast<int>(collective)) + " ranks " +
+           std::to_string(n_ranks) + " count " + std::to_string(count) + " dtype " +
            dsc_dtype_name(dtype) + " op " + std::to_string(op) + (one_shot ? " one-shot" : "") +
            (in_place ? " in-place" : "") + (known_zero ? " known-zero" : "") + " feedback " +
            std::to_string(static_cast<int>(feedback)) + " data " +

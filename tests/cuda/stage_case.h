@@ -16,11 +16,13 @@
 
 enum class Data { plain, zeros, specials, tiny, huge, ties };
 enum class Feedback { none, fp32, bf16, one_vector };
+enum class Collective { allreduce, reduce_scatter, all_gather, broadcast, all_to_all };
 
 struct StageCase {
     std::vector<std::string> specs = { "int8" }; /* one, or one per tier */
+    Collective collective = Collective::allreduce;
     int n_ranks = 2;
-    size_t count = 1000;
+    size_t count = 1000; /* as callers give it */
     dscomm_dtype_t dtype = DSCOMM_FLOAT32;
     dscomm_op_t op = DSCOMM_SUM;
     bool one_shot = false, in_place = false, known_zero = false;

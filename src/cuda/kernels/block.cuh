@@ -247,7 +247,7 @@ struct BlockFormat : PlainFormat {
         if (rotates())
             rotate(x);
         if (can_draw && (flags & DSC_GPU_FORMAT_DRAWS) != 0) {
-            const Draw draw(args.call, op.start + lane.pos);
+            const Draw draw(args.call, op.send_at + lane.pos);
 
             b.encode(d, lane.pos, x, flags, [&](uint32_t i, float t) {
                 return draw.code(i, t, static_cast<int>(Element::kLargest));

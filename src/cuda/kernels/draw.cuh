@@ -19,23 +19,25 @@ DSC_DEVICE uint32_t mix(uint32_t h)
 }
 
 struct Draw {
-    uint32_t key, half; /* of the lane's first pair of elements */
+    uint32_t key, pair; /* of the lane's first element */
+    bool is_second;     /* that is the second of its pair */
 
-    /* index: of the lane's first element, a multiple of 8. */
+    /* index: of the lane's first element. */
     __device__ Draw(const dsc_gpu_call &call, uint64_t index)
     {
         const uint32_t number = static_cast<uint32_t>(call.state->sequence);
         const uint32_t high = mix(static_cast<uint32_t>(index >> 33));
 
         key = mix(mix(call.seed + mix(number + mix(call.rank + high))));
-        half = static_cast<uint32_t>(index >> 1);
+        pair = static_cast<uint32_t>(index >> 1);
+        is_second = index % 2 != 0;
     }
 
     /* Of element i: up with the probability of the fraction of t, in steps of 2^-16. */
     __device__ uint32_t code(uint32_t i, float t, int largest) const
     {
-        const uint32_t h = mix(key ^ (half + i / 2));
-        const int random = static_cast<int>(i % 2 == 0 ? h & 0xffffu : h >> 16);
+        const uint32_t at = i + is_second, h = mix(key ^ (pair + at / 2));
+        const int random = static_cast<int>(at % 2 == 0 ? h & 0xffffu : h >> 16);
         const int q = (__float2int_rn(__fmul_rn(t, 0x1p16f)) + random) >> 16;
 
         return static_cast<uint32_t>(min(max(q, -largest), largest));

@@ -10,7 +10,7 @@
  *   FINAL    DSC_OP_FINAL
  *   DECODE   DSC_OP_DECODE
  *   SUM      DSC_OP_SUM: recvs are the messages of all ranks, the own one among them
- *   RESULT   DSC_OP_LOCAL (no recvs), DSC_OP_RESULT
+ *   RESULT   DSC_OP_RESULT
  *   RESTORE  DSC_OP_RESTORE: recvs are messages of marks
  *
  * DSC_OP_GATHER computes nothing: its message is copied.
@@ -58,9 +58,9 @@ struct dsc_gpu_recv {
 
 /* One operation of the plan. */
 struct dsc_gpu_op {
-    uint64_t start;              /* element of the plan's vector: what random numbers follow from */
+    uint64_t start;              /* element of the plan's vector */
     uint64_t send_at, recv_at;   /* element of the caller's `send` and of the residual; of `recv` */
-    uint64_t out_at;             /* bytes in `messages`: what it encodes or, RESULT, marks */
+    uint64_t out_at;             /* bytes in `messages`: what it encodes; RESULT: marks, or NONE */
     uint64_t own_partial;        /* element in `partial` of the own value; DSC_GPU_NONE: `send` */
     uint64_t out_partial;        /* REDUCE: element in `partial` of the sum */
     uint64_t own_start, own_end; /* SUM: elements of the vector whose output rounding is kept */
