@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 
+#include "cuda/device_memory.h"
 #include "cuda/stage_case.h"
 
 #include "support/internal_begin.h"
@@ -17,6 +19,9 @@
 #include "cuda/kernels/stage.h"
 
 namespace {
+
+/* Registered, but without kernels. */
+const std::vector<std::string> without_kernels = {};
 
 std::vector<std::string> all_specs()
 {
@@ -28,7 +33,8 @@ std::vector<std::string> all_specs()
         all.emplace_back(more);
     all.erase(std::remove_if(all.begin(), all.end(),
                              [](const std::string &s) {
-                                 return dsc_gpu_supports(dscomm_codec(s.c_str())) != DSCOMM_OK;
+                                 return std::count(without_kernels.begin(), without_kernels.end(),
+                                                   s) > 0;
                              }),
               all.end());
     return all;
@@ -73,6 +79,51 @@ StageCase draw_case(const std::string &spec, uint32_t seed)
     return c;
 }
 
+TEST(KernelsOf, KnownCodecs)
+{
+    for (const auto &spec : all_specs())
+        EXPECT_EQ(dsc_gpu_supports(dscomm_codec(spec.c_str())), DSCOMM_OK) << spec;
+    for (const auto &spec : without_kernels)
+        EXPECT_EQ(dsc_gpu_supports(dscomm_codec(spec.c_str())), DSCOMM_ERR_UNSUPPORTED) << spec;
+}
+
+TEST(KernelsOf, OtherCodecsAreRefusedByName)
+{
+    struct dsc_codec codec = *dscomm_codec("int8");
+
+    for (const char *spec : { "int8,other", "int8:block=256,other", "int9", "int", "int8:e4m3x" }) {
+        strcpy(codec.spec, spec);
+        EXPECT_EQ(dsc_gpu_supports(&codec), DSCOMM_ERR_UNSUPPORTED) << spec;
+        EXPECT_NE(std::string(dscomm_last_error()).find(std::string("codec ") + spec + " "),
+                  std::string::npos)
+            << dscomm_last_error();
+    }
+    EXPECT_EQ(dsc_gpu_supports(nullptr), DSCOMM_ERR_INVALID);
+}
+
+/* A rank may have nothing to do in a call's last stage. */
+TEST(KernelsOf, CallsWithoutTilesEnd)
+{
+    DeviceArray<dsc_gpu_state> state(std::vector<dsc_gpu_state>{ { 7, 3, 0, 0, nullptr } });
+    DeviceArray<dsc_gpu_feedback> feedback(std::vector<dsc_gpu_feedback>{ { 1, 0 } });
+    dsc_gpu_work work = {};
+    dsc_gpu_call call = {};
+
+    call.state = state.get();
+    call.feedback = feedback.get();
+    for (uint32_t flags : { 0u, DSC_GPU_WORK_LAST }) {
+        work.flags = flags;
+        const dsc_gpu_prepared launch =
+            dsc_gpu_prepare(DSC_GPU_DECODE, dscomm_codec("topk:0.01"), &work, &call);
+
+        EXPECT_EQ(dsc_gpu_launch(&launch, nullptr), cudaSuccess);
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        EXPECT_EQ(state.read()[0].sequence, flags == 0 ? 7u : 8u);
+        EXPECT_EQ(state.read()[0].n_nonfinite, flags == 0 ? 3u : 0u);
+        EXPECT_EQ(feedback.read()[0].parity, flags == 0 ? 1u : 0u);
+    }
+}
+
 class Kernels : public testing::TestWithParam<std::string> {};
 
 TEST_P(Kernels, EqualTheHost)
@@ -96,6 +147,19 @@ TEST_P(Kernels, EqualTheHostOnLongVectors)
         c.count = sizes[i];
         c.one_shot = i == 2;
         c.chunk_elems = 65536;
+        run_stage_case(c);
+        if (HasFailure())
+            return;
+    }
+}
+
+/* Bytes of a peer decide neither where is read nor where is written. */
+TEST_P(Kernels, EqualTheHostOnHostileMessages)
+{
+    for (uint32_t i = 0; i < 5; i++) {
+        StageCase c = draw_case(GetParam(), 400 + i);
+
+        c.hostile = true;
         run_stage_case(c);
         if (HasFailure())
             return;

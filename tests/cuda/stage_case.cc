@@ -474,7 +474,7 @@ using Channel = std::tuple<int, int, uint32_t>; /* from, to, index */
 
 class Call {
   public:
-    explicit Call(const StageCase &c)
+    explicit Call(const StageCase &c) : c_(c), random_(c.seed)
     {
         for (int r = 0; r < c.n_ranks; r++)
             ranks_.push_back(std::make_unique<Rank>(c, r, shared_));
@@ -535,8 +535,18 @@ class Call {
         for (uint32_t i = op.first_send; i < op.first_send + op.n_sends; i++) {
             const dsc_plan_msg &m = rank.plan->sends[i];
 
-            sent_[{ r, rank.plan->peers[m.conn], m.index }] = { out, m.exponent };
+            sent_[{ r, rank.plan->peers[m.conn], m.index }] = { arriving(out), m.exponent };
         }
+    }
+
+    /* Some bytes are others, or all. */
+    Bytes arriving(Bytes bytes)
+    {
+        const size_t n = random_() % 3 == 0 ? bytes.size() : 4;
+
+        for (size_t i = 0; c_.hostile && !bytes.empty() && i < n; i++)
+            bytes[random_() % bytes.size()] = static_cast<uint8_t>(random_());
+        return bytes;
     }
 
     bool collect(int r, const dsc_op &op, Inputs &inputs)
@@ -563,6 +573,8 @@ class Call {
         return true;
     }
 
+    const StageCase &c_;
+    std::mt19937 random_;
     Shared shared_;
     std::vector<std::unique_ptr<Rank>> ranks_;
     std::map<Channel, Message> sent_;
@@ -580,7 +592,8 @@ std::string StageCase::text() const
     return s + "collective " + std::to_string(static_cast<int>(collective)) + " ranks " +
            std::to_string(n_ranks) + " count " + std::to_string(count) + " dtype " +
            dsc_dtype_name(dtype) + " op " + std::to_string(op) + (one_shot ? " one-shot" : "") +
-           (in_place ? " in-place" : "") + (known_zero ? " known-zero" : "") + " feedback " +
+           (in_place ? " in-place" : "") + (hostile ? " hostile" : "") +
+           (known_zero ? " known-zero" : "") + " feedback " +
            std::to_string(static_cast<int>(feedback)) + " data " +
            std::to_string(static_cast<int>(data)) + " shifts " + std::to_string(send_shift) + " " +
            std::to_string(recv_shift) + " seed " + std::to_string(seed);

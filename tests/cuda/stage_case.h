@@ -26,6 +26,7 @@ struct StageCase {
     dscomm_dtype_t dtype = DSCOMM_FLOAT32;
     dscomm_op_t op = DSCOMM_SUM;
     bool one_shot = false, in_place = false, known_zero = false;
+    bool hostile = false; /* messages arrive as other bytes */
     Feedback feedback = Feedback::none;
     float beta = 1.0f;
     Data data = Data::plain;

@@ -21,9 +21,12 @@
 
 constexpr uint32_t kSegment = 65536;
 
-/* Formats that need nothing but the lane's block. */
+/*
+ * Formats that need nothing but the lane's block. A tile is two rounds of all threads: what a block
+ * reads of the tables before its first element takes about as long as a round.
+ */
 struct PlainFormat {
-    static constexpr uint32_t kThreads = 256, kTile = kThreads * kPerLane;
+    static constexpr uint32_t kThreads = 256, kTile = 2 * kThreads * kPerLane;
     static constexpr uint32_t kDecodeThreads = kThreads, kDecodeTile = kTile;
 
     const dsc_gpu_args &args;

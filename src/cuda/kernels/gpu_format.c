@@ -10,7 +10,7 @@
 #include "codec/codec.h"
 
 #define SEGMENT 65536
-#define THREAD_BLOCK_ELEMS 2048
+#define PLAIN_TILE 4096
 
 /* The first word of a spec. */
 static const struct {
@@ -153,5 +153,5 @@ uint32_t dsc_gpu_tile_elems(enum dsc_gpu_stage stage, const dscomm_codec_t *code
     const bool has_segments =
         format.kind == DSC_GPU_KIND_TOPK || (format.kind == DSC_GPU_KIND_NVFP4 && encodes);
 
-    return stage != DSC_GPU_RESTORE && has_segments ? SEGMENT : THREAD_BLOCK_ELEMS;
+    return stage != DSC_GPU_RESTORE && has_segments ? SEGMENT : PLAIN_TILE;
 }

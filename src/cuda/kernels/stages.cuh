@@ -325,13 +325,17 @@ template <class Format> struct Stage {
     __device__ void restore_marked()
     {
         const uint8_t *const marks = args.work.messages + args.work.recvs[op.first_recv].at;
-        const Lane lane = lane_at(first, op.n);
-        const uint32_t unit = lane.pos / kPerWarp;
 
-        if (lane.n == 0 || (marks[unit / 8] >> unit % 8 & 1u) == 0)
-            return;
-        for (uint32_t i = 0; i < lane.n; i++)
-            residual.restore(op.send_at + lane.pos, i);
+        for (uint32_t at = first; at < tile_end(Format::kDecodeTile);
+             at += Format::kDecodeThreads * kPerLane) {
+            const Lane lane = lane_at(at, op.n);
+            const uint32_t unit = lane.pos / kPerWarp;
+
+            if (lane.n == 0 || (marks[unit / 8] >> unit % 8 & 1u) == 0)
+                continue;
+            for (uint32_t i = 0; i < lane.n; i++)
+                residual.restore(op.send_at + lane.pos, i);
+        }
     }
 
     template <dsc_gpu_stage stage> __device__ void run()
