@@ -4,7 +4,7 @@
  */
 #include "cuda/kernels/block.cuh"
 #include "cuda/kernels/cast.cuh"
-#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/gpu_kernels.h"
 #include "cuda/kernels/nvfp4.cuh"
 #include "cuda/kernels/stages.cuh"
 #include "cuda/kernels/topk.cuh"

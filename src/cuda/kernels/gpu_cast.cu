@@ -3,7 +3,7 @@
  * Kernels of the formats without scales, and of the stage that has no format.
  */
 #include "cuda/kernels/cast.cuh"
-#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/gpu_kernels.h"
 #include "cuda/kernels/stages.cuh"
 
 DSC_GPU_CASTS(DSC_GPU_DEFINE)

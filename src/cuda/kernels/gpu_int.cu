@@ -3,7 +3,7 @@
  * Kernels of int8 and int4.
  */
 #include "cuda/kernels/block.cuh"
-#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/gpu_kernels.h"
 #include "cuda/kernels/stages.cuh"
 
 DSC_GPU_INTEGERS(DSC_GPU_DEFINE)

@@ -4,7 +4,7 @@
  */
 #include "cuda/kernels/nvfp4.cuh"
 #include "cuda/kernels/topk.cuh"
-#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/gpu_kernels.h"
 #include "cuda/kernels/stages.cuh"
 
 DSC_GPU_SEGMENTS(DSC_GPU_DEFINE)

@@ -192,6 +192,25 @@ TEST_P(Kernels, EqualTheHostInOtherCollectives)
     }
 }
 
+/* Marks of what is not finite, their message, and what is restored by them. */
+TEST(KernelsOf, MarkedResults)
+{
+    for (uint32_t i = 0; i < 6; i++) {
+        StageCase c;
+
+        c.collective = Collective::reduce_scatter;
+        c.specs = { i % 2 == 0 ? "int8" : "fp16" };
+        c.data = Data::specials;
+        c.seed = 500 + i;
+        c.n_ranks = 3;
+        c.count = 9001;
+        c.dtype = i < 3 ? DSCOMM_FLOAT32 : DSCOMM_FLOAT16;
+        c.feedback = i % 3 == 0 ? Feedback::fp32 : i % 3 == 1 ? Feedback::bf16 : Feedback::none;
+        c.chunk_elems = 6144;
+        run_stage_case(c);
+    }
+}
+
 TEST_P(Kernels, EqualTheHostAlone)
 {
     StageCase c = draw_case(GetParam(), 200);

@@ -3,8 +3,8 @@
  * Private to src/cuda/kernels: which kernels there are, and how the files that instantiate them
  * hand them to gpu_launch.cu.
  */
-#ifndef DSC_CUDA_KERNELS_H
-#define DSC_CUDA_KERNELS_H
+#ifndef DSC_CUDA_GPU_KERNELS_H
+#define DSC_CUDA_GPU_KERNELS_H
 
 #include "cuda/kernels/stage.h"
 
