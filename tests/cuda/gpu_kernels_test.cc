@@ -138,6 +138,7 @@ TEST_P(Kernels, EqualTheHost)
 TEST_P(Kernels, EqualTheHostOnLongVectors)
 {
     static const size_t sizes[] = { 65535, 65537, 200001 };
+    static const Data datas[] = { Data::plain, Data::ties, Data::specials }; /* the last: poison */
 
     for (uint32_t i = 0; i < 3; i++) {
         StageCase c = draw_case(GetParam(), 100 + i);
@@ -145,6 +146,7 @@ TEST_P(Kernels, EqualTheHostOnLongVectors)
         c.n_ranks = 2;
         c.specs = { GetParam() };
         c.count = sizes[i];
+        c.data = datas[i];
         c.one_shot = i == 2;
         c.chunk_elems = 65536;
         run_stage_case(c);
