@@ -199,6 +199,7 @@ class Rank {
     Bytes send_, recv_, residual_[2]; /* with margins */
     std::vector<float> partial_, scratch_;
     Bytes gather_;
+    std::vector<uint32_t> thresholds_;
     dsc_call call_ = {};
     dsc_compute compute_ = {};
     size_t n_nonfinite_ = 0;
@@ -284,7 +285,8 @@ Rank::Rank(const StageCase &c, int rank, Shared &shared)
                        c.feedback == Feedback::bf16 ? DSCOMM_RESIDUAL_BF16 : DSCOMM_RESIDUAL_FP32,
                        c.beta, c.known_zero };
     call_.draw = { c.seed, 5, static_cast<uint32_t>(rank), 0 };
-    dsc_compute_begin(&compute_, plan, &call_, partial_.data(), gather_.data());
+    thresholds_.resize(plan->n_thresholds + 1);
+    dsc_compute_begin(&compute_, plan, &call_, partial_.data(), gather_.data(), thresholds_.data());
 
     d_call_.send = d_send_->get() + kMargin + send_shift;
     d_call_.recv = (c.in_place ? d_send_ : d_recv_)->get() + kMargin + recv_shift;
@@ -307,6 +309,7 @@ Bytes Rank::run_host(const dsc_op &op, const Inputs &inputs)
     std::vector<const uint8_t *> msgs;
     std::vector<uint64_t> out(op.msg_bytes / 8 + 2);
     float *scratch = scratch_.data();
+    struct dsc_flaw flaw = {};
     const uint32_t saved = dsc_fp_enter();
     const auto align16 = [](std::vector<uint64_t> &v) {
         return reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(v.data()) + 15) / 16 * 16);
@@ -322,7 +325,7 @@ Bytes Rank::run_host(const dsc_op &op, const Inputs &inputs)
     }
     scratch = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(scratch) + 63) / 64 * 64);
     n_nonfinite_ += dsc_compute_op(&compute_, &op, msgs.data(),
-                                   op.msg_bytes > 0 ? align16(out) : nullptr, scratch);
+                                   op.msg_bytes > 0 ? align16(out) : nullptr, scratch, &flaw);
     dsc_fp_leave(saved);
     if (op.kind == DSC_OP_ENCODE || op.kind == DSC_OP_GATHER)
         memcpy(&gather_[op.keep], align16(out), op.msg_bytes);
@@ -362,7 +365,7 @@ bool Rank::is_last(const dsc_op &op) const
 bool all_none(const dscomm_plan *plan)
 {
     for (int t = 0; t < plan->params.n_tiers; t++)
-        if (!plan->params.codecs[t]->is_none)
+        if (!plan->params.codecs[t]->by_dtype)
             return false;
     return true;
 }

@@ -73,7 +73,7 @@ static bool fill_topk(const struct dsc_codec *codec, struct dsc_gpu_format *form
 {
     enum dsc_gpu_kind values;
 
-    if (codec->values == NULL ||
+    if (codec->by_position || codec->values == NULL ||
         !find_family(codec->values->spec, strlen(codec->values->spec), &values) ||
         (values != DSC_GPU_KIND_FP16 && values != DSC_GPU_KIND_INT8 && values != DSC_GPU_KIND_E4M3))
         return false;
@@ -103,7 +103,7 @@ static bool fill_format(const struct dsc_codec *codec, struct dsc_gpu_format *fo
     *format = (struct dsc_gpu_format){
         .kind = kind,
         .block_log2 = log2_of(codec->inner != NULL ? codec->inner->block : codec->block),
-        .flags = codec->is_none ? DSC_GPU_FORMAT_NONE : 0,
+        .flags = codec->by_dtype ? DSC_GPU_FORMAT_NONE : 0,
     };
     if (kind == DSC_GPU_KIND_TOPK)
         return fill_topk(codec, format);
@@ -140,7 +140,7 @@ struct dsc_gpu_format dsc_gpu_format_of(const dscomm_codec_t *codec, dscomm_dtyp
     const bool is_known = fill_format(resolved, &format);
 
     DSC_ASSERT(is_known); /* callers have asked dsc_gpu_supports() */
-    if (codec->is_none)
+    if (codec->by_dtype)
         format.flags |= DSC_GPU_FORMAT_NONE;
     return format;
 }
