@@ -21,7 +21,8 @@
 namespace {
 
 /* Registered, but without kernels. */
-const std::vector<std::string> without_kernels = { "lossless", "int8,entropy" };
+const std::vector<std::string> without_kernels = { "lossless", "int8,entropy",
+                                                   "topk:0.01,position" };
 
 std::vector<std::string> all_specs()
 {

@@ -128,7 +128,8 @@ dscomm_status_t dsc_gpu_supports(const dscomm_codec_t *codec)
     if (!fill_format(codec, &format))
         return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
                         "codec %s has no CUDA kernels; those of none, fp32, fp16, bf16, int8, "
-                        "int4, fp8, mxfp8, mxfp4, mxint8, nvfp4 and topk have",
+                        "int4, fp8, mxfp8, mxfp4, mxint8, nvfp4 and topk (but not its position) "
+                        "have",
                         codec->spec);
     return DSCOMM_OK;
 }
