@@ -55,7 +55,7 @@ struct dsc_cuda_comm {
     const struct dsc_nccl *nccl;
     ncclComm_t handle;           /* borrowed */
     pthread_mutex_t handle_lock; /* held by who uses the handle while another might abort it */
-    bool aborted;                /* the handle is gone */
+    _Atomic bool aborted;        /* the handle is gone */
     int device;
     bool use_graphs;
     cudaStream_t side; /* groups of eager calls */

@@ -120,7 +120,7 @@ static dscomm_status_t fill_run(struct dsc_cuda_run *run, const struct dscomm_pl
     run->all_none = true;
     for (int t = 0; t < plan->params.n_tiers; t++) {
         DSC_TRY(dsc_gpu_supports(plan->params.codecs[t]));
-        run->all_none = run->all_none && plan->params.codecs[t]->is_none;
+        run->all_none = run->all_none && plan->params.codecs[t]->by_dtype;
     }
     DSC_TRY(dsc_schedule_build(plan, &run->schedule));
     n = run->schedule.n_nodes;

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #define TICK_NS 2000000
+#define ABORT_WAIT_S 1
 /* Calls of the host whose events are kept; later ones are seen when earlier ones have ended. */
 #define TRACKED 64u
 
@@ -27,7 +28,7 @@ struct dsc_watch {
     pthread_mutex_t lock; /* of all that follows */
     struct tracked_call calls[TRACKED];
     uint32_t n_begun, n_ended; /* tracked; of [n_ended, n_begun) nothing is known yet */
-    bool is_open;              /* the call begun last is still being enqueued */
+    bool is_open;              /* of who issues calls: the call being enqueued is tracked */
     uint64_t seen;             /* calls whose entry in the ring was read */
     uint64_t n_nonfinite, tx_bytes, rx_bytes;
     bool lost; /* entries were overwritten before they were read */
@@ -106,33 +107,29 @@ static struct tracked_call *tracked(struct dsc_watch *w, uint32_t number)
     return &w->calls[number % TRACKED];
 }
 
+/* Without the lock while CUDA is called: with queues full it waits, and the watchdog must not. */
 dscomm_status_t dsc_watch_begin(struct dsc_cuda_comm *cc, cudaStream_t stream)
 {
     struct dsc_watch *const w = cc->watch;
-    cudaError_t error = cudaSuccess;
 
     pthread_mutex_lock(&w->lock);
     w->is_open = w->n_begun - w->n_ended < TRACKED;
-    if (w->is_open)
-        error = cudaEventRecord(tracked(w, w->n_begun)->begin, stream);
     pthread_mutex_unlock(&w->lock);
-    CUDA_TRY(error);
+    if (w->is_open)
+        CUDA_TRY(cudaEventRecord(tracked(w, w->n_begun)->begin, stream));
     return DSCOMM_OK;
 }
 
 dscomm_status_t dsc_watch_end(struct dsc_cuda_comm *cc, cudaStream_t stream)
 {
     struct dsc_watch *const w = cc->watch;
-    cudaError_t error = cudaSuccess;
 
+    if (!w->is_open)
+        return DSCOMM_OK;
+    CUDA_TRY(cudaEventRecord(tracked(w, w->n_begun)->end, stream));
     pthread_mutex_lock(&w->lock);
-    if (w->is_open) {
-        error = cudaEventRecord(tracked(w, w->n_begun)->end, stream);
-        w->n_begun++;
-        w->is_open = false;
-    }
+    w->n_begun++;
     pthread_mutex_unlock(&w->lock);
-    CUDA_TRY(error);
     return DSCOMM_OK;
 }
 
@@ -211,18 +208,33 @@ static void describe(struct dsc_cuda_comm *cc, const struct position *p, char *t
 
 /* ---- failing ---- */
 
+/*
+ * Who enqueues is let finish, but not for ever: with queues full it may itself wait for the device,
+ * and then NCCL's abort, which may come from another thread, is what ends that.
+ */
+static bool lock_for_abort(struct dsc_cuda_comm *cc)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ABORT_WAIT_S;
+    return pthread_mutex_timedlock(&cc->handle_lock, &until) == 0;
+}
+
 void dsc_watch_fail(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *text)
 {
+    bool is_locked;
+
     dsc_comm_set_failed(&cc->base, st, text);
-    pthread_mutex_lock(&cc->handle_lock);
-    if (!cc->aborted) {
+    is_locked = lock_for_abort(cc);
+    if (!atomic_exchange(&cc->aborted, true)) {
         /* first: what waits for NCCL goes on with rubbish, and must not end as a call */
         if (cc->mapped != NULL)
             __atomic_store_n(&cc->mapped->board.aborted, 1, __ATOMIC_RELEASE);
         cc->nccl->CommAbort(cc->handle);
     }
-    cc->aborted = true;
-    pthread_mutex_unlock(&cc->handle_lock);
+    if (is_locked)
+        pthread_mutex_unlock(&cc->handle_lock);
 }
 
 static void fail_late(struct dsc_watch *w, const struct position *p, uint64_t waited_ns)
@@ -241,7 +253,8 @@ static ncclResult_t async_error(struct dsc_cuda_comm *cc, char *text, size_t byt
 {
     ncclResult_t result = ncclSuccess;
 
-    pthread_mutex_lock(&cc->handle_lock);
+    if (pthread_mutex_trylock(&cc->handle_lock) != 0)
+        return ncclSuccess; /* something is being enqueued: at the next look */
     if (!cc->aborted && cc->nccl->CommGetAsyncError(cc->handle, &result) == ncclSuccess &&
         result != ncclSuccess && result != ncclInProgress)
         snprintf(text, bytes, "rank %d: NCCL reports: %s: %s", cc->base.rank,

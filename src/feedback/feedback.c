@@ -106,6 +106,8 @@ dscomm_status_t dsc_feedback_create_in(const struct dsc_feedback_memory *memory,
     if (c.momentum > 0.0f && !memory->has_momentum)
         return dsc_fail(DSCOMM_ERR_UNSUPPORTED, "feedback momentum %g, must be 0 in %s memory",
                         (double)c.momentum, memory->name);
+    if (count > SIZE_MAX / sizeof(float)) /* bytes are counted in size_t */
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "residual of %zu elements", count);
     fb = dsc_calloc(DSC_MEM_FEEDBACK, 1, sizeof(*fb));
     if (fb == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "feedback object");

@@ -168,7 +168,7 @@ TEST(Deadline, of_a_call)
         EXPECT_TRUE(st == DSCOMM_ERR_TIMEOUT || st == DSCOMM_ERR_PEER_LOST) << all;
         EXPECT_NE(all.find("rank " + std::to_string(r)), std::string::npos) << all;
         if (st == DSCOMM_ERR_TIMEOUT) {
-            EXPECT_NE(all.find("no progress for 1."), std::string::npos) << all;
+            EXPECT_NE(all.find("no progress for "), std::string::npos) << all;
             EXPECT_NE(all.find("step 3 of"), std::string::npos) << all;
             EXPECT_NE(all.find("ENCODE, exchanging with rank"), std::string::npos) << all;
         }
@@ -201,7 +201,7 @@ TEST(Deadline, of_creation)
                 return;
             }
             EXPECT_EQ(dscomm_comm_create_nccl(nccl, &config, &comm), DSCOMM_ERR_TIMEOUT);
-            EXPECT_TRUE(last_error_says("rank 0 has waited 0.5 s")) << dscomm_last_error();
+            EXPECT_TRUE(last_error_says("rank 0 has waited ")) << dscomm_last_error();
         });
     for (auto &t : threads)
         t.join();
