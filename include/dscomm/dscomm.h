@@ -83,11 +83,16 @@ typedef struct {
     unsigned seed;         /* of stochastic rounding, equal on all ranks; 0: DSCOMM_SEED */
     /* In groups, smaller allreduces use "none"; equal on all ranks; 0: none is too small. */
     size_t min_bytes;
+    /*
+     * CUDA: 1: "none" too is summed in the order of ranks, with the bits of a host communicator,
+     * and not by NCCL. Equal on all ranks; 0: DSCOMM_EXACT_ORDER.
+     */
+    int exact_order;
 } dscomm_comm_config_t;
 
-#define DSCOMM_COMM_CONFIG_INIT                                    \
-    {                                                              \
-        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0, 0, 0 \
+#define DSCOMM_COMM_CONFIG_INIT                                       \
+    {                                                                 \
+        sizeof(dscomm_comm_config_t), 0, 0, 0, NULL, NULL, 0, 0, 0, 0 \
     }
 
 /**
@@ -150,8 +155,14 @@ DSCOMM_API dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int
                                              const dscomm_comm_config_t *config,
                                              dscomm_comm_t **comm_out);
 
-/** Leaves and frees. Waits for queued calls. NULL is allowed. Not while a call runs on it. */
-DSCOMM_API void dscomm_comm_destroy(dscomm_comm_t *comm);
+/**
+ * Leaves and frees. Waits for queued calls. NULL is allowed. Not while a call runs on it.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_BAD_STATE  a CUDA communicator whose calls are in CUDA graphs that still
+ *                               exist: nothing was done; destroy the graphs first
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_destroy(dscomm_comm_t *comm);
 
 /**
  * Makes the running call, on this and on all other ranks, end with DSCOMM_ERR_ABORTED soon.
@@ -180,6 +191,10 @@ typedef struct {
     uint64_t wait_ns;          /* time in calls with nothing to do but wait */
     uint64_t call_ns;          /* time in calls */
     uint64_t plans;            /* plans created */
+    /* Of CUDA graphs that the library replays; 0 on CPUs. */
+    uint64_t graph_hits;    /* replayed as it was */
+    uint64_t graph_updates; /* replayed with other pointers */
+    uint64_t graph_misses;  /* captured first */
 } dscomm_stats_t;
 
 /** Totals since creation. Threads: any; a running call may be half counted. */

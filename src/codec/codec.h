@@ -195,7 +195,8 @@ const struct dsc_codec *dsc_codec_intern(const struct dsc_codec *wanted);
  * The codec that really runs: for `none` the cast to the data type, for `lossless` that one packed,
  * else the codec itself.
  */
-const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec, dscomm_dtype_t dtype);
+DSC_SHARED const struct dsc_codec *dsc_codec_resolve(const struct dsc_codec *codec,
+                                                     dscomm_dtype_t dtype);
 
 /* The codec of messages from that place: the codec itself, or one that is made in *made. */
 static inline const struct dsc_codec *dsc_codec_at(const struct dsc_codec *codec,
@@ -229,7 +230,7 @@ size_t dsc_codec_decode_output(const struct dsc_codec *codec, const struct dsc_m
                                size_t first, size_t n, float *dst, float a, unsigned flags);
 
 /* Registered specs, one canonical text per family and option, for tests that walk all codecs. */
-const char *const *dsc_codec_test_specs(size_t *n_out);
+DSC_SHARED const char *const *dsc_codec_test_specs(size_t *n_out);
 
 /*
  * Data types. `bits` is an array of dtype elements with the element's alignment only. load is exact

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A collective call from its checked arguments to its end: wait for its turn on the communicator,
- * run the plan, and on an error tell the peers and undo. The public collectives are at the end.
+ * The public collectives: each checks its call and hands it to the communicator's backend. And what
+ * happens to a communicator whose call failed.
  */
 #include "comm/comm.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm)
 {
@@ -25,81 +23,12 @@ dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm)
 
 /* ---- errors ---- */
 
-static void set_failed(struct dscomm_comm *comm, dscomm_status_t status, const char *text)
+void dsc_comm_set_failed(struct dscomm_comm *comm, dscomm_status_t status, const char *text)
 {
-    if (atomic_load(&comm->failed) < 0)
+    if (atomic_exchange(&comm->failing, true))
         return;
     snprintf(comm->error_text, sizeof(comm->error_text), "%s", text);
     atomic_store(&comm->failed, status);
-}
-
-/*
- * Ranks wait for each other in chains, and whose deadline passes first is chance. Each rank tells
- * its own link, "rank A waits for rank B"; following them leads to the one that does not answer.
- */
-#define CHAIN_NS 200000000u
-
-static void append_link(char *text, size_t text_bytes, int rank, int next)
-{
-    const size_t used = strlen(text);
-
-    if (next >= 0)
-        snprintf(text + used, text_bytes - used, "; rank %d waits for rank %d", rank, next);
-    else
-        snprintf(text + used, text_bytes - used, "; rank %d has not answered", rank);
-}
-
-/* Whom `rank` waits for, by the reports so far; -1: it has not said. */
-static int link_of(const struct dscomm_comm *comm, int rank)
-{
-    const struct dsc_report *reports;
-    const size_t n = dsc_net_reports(comm->net, &reports);
-    char link[48];
-
-    snprintf(link, sizeof(link), "rank %d waits for rank ", rank);
-    for (size_t i = 0; i < n; i++) {
-        const char *at = strstr(reports[i].text, link);
-
-        if (at != NULL)
-            return (int)strtol(at + strlen(link), NULL, 10);
-    }
-    return -1;
-}
-
-static void follow_chain(struct dscomm_comm *comm, int rank, char *text, size_t text_bytes)
-{
-    const uint64_t until = dsc_now_ns() + CHAIN_NS;
-    int hops = 0;
-
-    while (rank >= 0 && rank != comm->rank && hops < comm->n_ranks) {
-        const int next = link_of(comm, rank);
-
-        if (next >= 0) {
-            append_link(text, text_bytes, rank, next);
-            rank = next;
-            hops++;
-        } else if (dsc_now_ns() < until) {
-            dsc_net_progress(comm->net); /* its error is the one being explained */
-            dsc_net_wait(comm->net, CHAIN_NS / 40);
-        } else {
-            append_link(text, text_bytes, rank, -1);
-            return;
-        }
-    }
-}
-
-/* The error as found here (last error) or as a peer told it (the endpoint's text). */
-static void tell_peers(struct dscomm_comm *comm, struct dsc_exec_run *run, dscomm_status_t st,
-                       char *text, size_t text_bytes)
-{
-    const char *told = dsc_net_error_text(comm->net);
-    const int missing = st == DSCOMM_ERR_TIMEOUT && run != NULL ? dsc_exec_missing_rank(run) : -1;
-
-    snprintf(text, text_bytes, "%s", told[0] != '\0' ? told : dscomm_last_error());
-    if (missing >= 0 && told[0] != '\0')
-        append_link(text, text_bytes, comm->rank, missing);
-    dsc_net_fail(comm->net, st, text);
-    follow_chain(comm, missing, text, text_bytes);
 }
 
 dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_entry *entry,
@@ -108,97 +37,9 @@ dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_en
     char text[DSC_ERROR_TEXT_MAX];
 
     snprintf(text, sizeof(text), "%s", dscomm_last_error());
-    if (st != DSCOMM_ERR_MISMATCH || entry == NULL || entry->plan == NULL)
-        tell_peers(comm, entry == NULL ? NULL : entry->run, st, text, sizeof(text));
-    else
-        dsc_comm_explain_mismatch(comm, entry->plan->descriptor,
-                                  bad_rank < 0 ? dsc_net_error_rank(comm->net) : bad_rank, text,
-                                  sizeof(text));
+    comm->backend->tell(comm, entry, st, bad_rank, text, sizeof(text));
     dsc_set_last_error(text);
-    set_failed(comm, st, text);
-    return st;
-}
-
-/* ---- running ---- */
-
-/* preserve_input: an in-place call that fails gives its input back. */
-static dscomm_status_t save_input(struct dscomm_comm *comm, const struct dsc_overlap *input)
-{
-    if (!comm->config.preserve_input || input->bytes == 0)
-        return DSCOMM_OK;
-    if (comm->saved_bytes < input->bytes) { /* once per largest shape */
-        dsc_free(comm->saved_input);
-        comm->saved_input = dsc_calloc(DSC_MEM_COMM, 1, input->bytes);
-        comm->saved_bytes = comm->saved_input == NULL ? 0 : input->bytes;
-        if (comm->saved_input == NULL)
-            return dsc_fail(DSCOMM_ERR_NO_MEMORY, "copy of %zu input bytes", input->bytes);
-    }
-    memcpy(comm->saved_input, input->memory, input->bytes);
-    return DSCOMM_OK;
-}
-
-static void undo(struct dscomm_comm *comm, const struct dsc_call_args *a,
-                 const struct dsc_overlap *input)
-{
-    if (comm->config.preserve_input && input->bytes > 0)
-        memcpy(input->memory, comm->saved_input, input->bytes);
-    if (a->feedback != NULL)
-        dsc_feedback_abandon(a->feedback);
-}
-
-dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
-                                 struct dsc_call *call)
-{
-    int bad_rank = -1;
-    dscomm_status_t st;
-
-    call->draw = (struct dsc_draw){ comm->config.seed, comm->sequence, (uint32_t)comm->rank, 0 };
-    st = dsc_exec_call(entry->run, call, comm->sequence, &bad_rank);
-    if (st < 0)
-        return dsc_comm_fail(comm, entry, st, bad_rank);
-    comm->sequence++;
-    return DSCOMM_OK;
-}
-
-static dscomm_status_t run_plan(struct dscomm_comm *comm, const struct dsc_call_args *a)
-{
-    const struct dsc_overlap input = dsc_call_overlap(comm, a);
-    struct dsc_call call = { .send = a->send, .recv = a->recv, .feedback = a->feedback != NULL };
-    struct dsc_plan_entry *entry = NULL;
-    dscomm_status_t st;
-
-    DSC_TRY(dsc_comm_plan(comm, &a->shape, &entry));
-    st = save_input(comm, &input);
-    if (st < 0)
-        return dsc_comm_fail(comm, entry, st, -1);
-    if (a->feedback != NULL)
-        dsc_feedback_begin(a->feedback, &call.residual);
-    st = dsc_comm_execute(comm, entry, &call);
-    if (st < 0)
-        undo(comm, a, &input);
-    else if (a->feedback != NULL)
-        dsc_feedback_finish(a->feedback, dsc_exec_wrote_residual(entry->run));
-    return st;
-}
-
-dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
-                             const struct dsc_call_args *args)
-{
-    dscomm_status_t st;
-    uint64_t start;
-
-    dsc_log_set_rank(comm->rank, comm->n_ranks);
-    dsc_turns_wait(&comm->turns, ticket);
-    start = dsc_now_ns();
-    st = dsc_comm_check(comm);
-    if (st == DSCOMM_OK)
-        st = args->batch != NULL ? dsc_batch_run(comm, args) : run_plan(comm, args);
-    if (st == DSCOMM_OK)
-        atomic_fetch_add_explicit(&comm->calls, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&comm->call_ns, dsc_now_ns() - start, memory_order_relaxed);
-    if (args->batch != NULL)
-        dsc_batch_give(args->batch);
-    dsc_turns_end(&comm->turns, ticket);
+    dsc_comm_set_failed(comm, st, text);
     return st;
 }
 
@@ -210,12 +51,12 @@ static dscomm_status_t issue(struct dscomm_comm *comm, dscomm_stream_t *stream,
 {
     DSC_TRY(dsc_comm_check(comm));
     DSC_TRY(dsc_shape_check(comm, &args->shape));
+    DSC_TRY(comm->backend->check_shape(comm, &args->shape));
     DSC_TRY(dsc_call_check(comm, args));
+    DSC_TRY(comm->backend->check(comm, stream, args));
     if (dsc_group_is_open())
         return dsc_group_add(comm, stream, args);
-    if (stream != NULL)
-        return dsc_stream_add(stream, comm, dsc_turns_take(&comm->turns), args);
-    return dsc_comm_run(comm, dsc_turns_take(&comm->turns), args);
+    return comm->backend->issue(comm, stream, args);
 }
 
 dscomm_status_t dscomm_allreduce_compressed(const void *send, void *recv, size_t count,
@@ -307,6 +148,7 @@ dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count, dscomm_dty
         return dsc_fail(DSCOMM_ERR_INVALID, "plan_out is NULL");
     DSC_TRY(dsc_comm_check(comm));
     DSC_TRY(dsc_shape_check(comm, &shape));
+    DSC_TRY(comm->backend->check_shape(comm, &shape));
     dsc_log_set_rank(comm->rank, comm->n_ranks);
     ticket = dsc_turns_take(&comm->turns);
     dsc_turns_wait(&comm->turns, ticket);
@@ -323,15 +165,8 @@ dscomm_status_t dscomm_plan_create(dscomm_comm_t *comm, size_t count, dscomm_dty
 
 dscomm_status_t dscomm_comm_abort(dscomm_comm_t *comm)
 {
-    uint32_t ticket;
-
     if (comm == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "comm is NULL");
-    dsc_net_abort(comm->net);
-    if (!dsc_turns_try(&comm->turns, &ticket))
-        return DSCOMM_OK; /* the running call sees it and tells the peers */
-    if (dsc_net_progress(comm->net) < 0)
-        dsc_comm_fail(comm, NULL, DSCOMM_ERR_ABORTED, -1);
-    dsc_turns_end(&comm->turns, ticket);
+    comm->backend->abort(comm);
     return DSCOMM_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Life of a communicator: settings from config and environment, rendezvous, endpoint, executor.
+ * Life of a communicator: settings from config and environment; of a host one, rendezvous, endpoint
+ * and executor.
  */
 #include "comm/comm.h"
 
@@ -9,6 +10,8 @@
 
 /* Calls up to this many float32 bytes run on the caller's thread alone; see docs/perf.md. */
 #define INLINE_BYTES 524288
+/* Of a chunk; below, a message's fixed cost outweighs what overlap wins. */
+#define MIN_CHUNK_ELEMS 64256
 /*
  * Of a rank's slots, all connections together, unless a window of 1 takes more. Many peers keep a
  * rank busy with a short window as few do with a long one.
@@ -65,29 +68,39 @@ static dscomm_status_t check_config(const dscomm_comm_config_t *c)
     if (c->algorithm != NULL && !is_word(c->algorithm, algorithms, DSC_ARRAY_LEN(algorithms)))
         return dsc_fail(DSCOMM_ERR_INVALID, "algorithm '%s', must be auto, oneshot or twoshot",
                         c->algorithm);
+    if (c->exact_order != 0 && c->exact_order != 1)
+        return dsc_fail(DSCOMM_ERR_INVALID, "exact_order %d, must be 0 or 1", c->exact_order);
+    return DSCOMM_OK;
+}
+
+dscomm_status_t dsc_comm_settings(const dscomm_comm_config_t *config, const struct dsc_env *env,
+                                  dscomm_comm_config_t *settings_out)
+{
+    dscomm_comm_config_t *const c = settings_out;
+
+    DSC_TRY(copy_config(config, c));
+    DSC_TRY(check_config(c));
+    if (c->timeout_ms == 0)
+        c->timeout_ms = (int)env->timeout_ms;
+    if (c->n_threads == 0)
+        c->n_threads = (int)env->threads;
+    if (c->chunk_bytes == 0)
+        c->chunk_bytes = (size_t)env->chunk_bytes;
+    if (c->transport == NULL)
+        c->transport = env->transport;
+    if (c->algorithm == NULL)
+        c->algorithm = env->algorithm;
+    if (c->seed == 0)
+        c->seed = (unsigned)env->seed;
+    if (c->exact_order == 0)
+        c->exact_order = (int)env->exact_order;
     return DSCOMM_OK;
 }
 
 static dscomm_status_t read_settings(const dscomm_comm_config_t *config, struct settings *out)
 {
-    dscomm_comm_config_t *c = &out->config;
-
-    DSC_TRY(copy_config(config, c));
-    DSC_TRY(check_config(c));
     DSC_TRY(dsc_env_get(&out->env));
-    if (c->timeout_ms == 0)
-        c->timeout_ms = (int)out->env->timeout_ms;
-    if (c->n_threads == 0)
-        c->n_threads = (int)out->env->threads;
-    if (c->chunk_bytes == 0)
-        c->chunk_bytes = (size_t)out->env->chunk_bytes;
-    if (c->transport == NULL)
-        c->transport = out->env->transport;
-    if (c->algorithm == NULL)
-        c->algorithm = out->env->algorithm;
-    if (c->seed == 0)
-        c->seed = (unsigned)out->env->seed;
-    return DSCOMM_OK;
+    return dsc_comm_settings(config, out->env, &out->config);
 }
 
 dscomm_status_t dsc_comm_check_config(const dscomm_comm_config_t *config)
@@ -179,6 +192,20 @@ static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap
     return dsc_exec_create(comm->net, &exec, &comm->exec);
 }
 
+void dsc_comm_init(struct dscomm_comm *comm, const struct dsc_backend *backend, int n_ranks,
+                   int rank, const dscomm_comm_config_t *settings, const struct dsc_env *env)
+{
+    comm->backend = backend;
+    comm->n_ranks = n_ranks;
+    comm->rank = rank;
+    comm->config = *settings;
+    snprintf(comm->transport, sizeof(comm->transport), "%s", settings->transport);
+    comm->chunk_elems = settings->chunk_bytes / sizeof(float);
+    comm->min_chunk_elems = MIN_CHUNK_ELEMS;
+    comm->oneshot_bytes = (size_t)env->oneshot_bytes;
+    dsc_algorithm_find(settings->algorithm, &comm->algorithm);
+}
+
 static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
                             const struct settings *s, dscomm_comm_t **comm_out)
 {
@@ -194,13 +221,7 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
         return st;
     }
     dsc_log_set_rank(rank, n_ranks);
-    comm->n_ranks = n_ranks;
-    comm->rank = rank;
-    comm->config = s->config;
-    snprintf(comm->transport, sizeof(comm->transport), "%s", s->config.transport);
-    comm->chunk_elems = s->config.chunk_bytes / sizeof(float);
-    comm->oneshot_bytes = (size_t)s->env->oneshot_bytes;
-    dsc_algorithm_find(s->config.algorithm, &comm->algorithm);
+    dsc_comm_init(comm, &dsc_backend_host, n_ranks, rank, &s->config, s->env);
     settings_text(s, text, sizeof(text));
     st = dsc_bootstrap_join(id, &params, &boot);
     if (st == DSCOMM_OK) {
@@ -246,20 +267,17 @@ dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
     return join(n_ranks, rank, &id, &s, comm_out);
 }
 
-void dscomm_comm_destroy(dscomm_comm_t *comm)
+dscomm_status_t dscomm_comm_destroy(dscomm_comm_t *comm)
 {
     if (comm == NULL)
-        return;
-    dsc_group_forget(comm);
+        return DSCOMM_OK;
     dsc_turns_drain(&comm->turns); /* queued calls */
-    dsc_comm_drop_plans(comm);
-    dsc_exec_destroy(comm->exec);
-    dsc_net_destroy(comm->net);
-    dsc_batches_destroy(comm);
+    DSC_TRY(comm->backend->close(comm));
+    dsc_group_forget(comm);
     dsc_free(comm->group.calls.args);
     dsc_free(comm->groups);
-    dsc_free(comm->saved_input);
     dsc_free(comm);
+    return DSCOMM_OK;
 }
 
 dscomm_status_t dscomm_comm_async_error(const dscomm_comm_t *comm, const char **text_out)
@@ -286,24 +304,15 @@ int dscomm_comm_n_ranks(const dscomm_comm_t *comm)
 
 dscomm_status_t dscomm_comm_stats(const dscomm_comm_t *comm, dscomm_stats_t *stats_out)
 {
-    const struct dsc_exec_stats *exec;
-
     if (comm == NULL || stats_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", comm == NULL ? "comm" : "stats_out");
     if (stats_out->struct_bytes != sizeof(*stats_out))
         return dsc_fail(DSCOMM_ERR_INVALID, "stats struct_bytes %zu, must be %zu",
                         stats_out->struct_bytes, sizeof(*stats_out));
-    exec = dsc_exec_stats(comm->exec);
-    *stats_out = (dscomm_stats_t){
-        .struct_bytes = sizeof(*stats_out),
-        .calls = atomic_load(&comm->calls),
-        .wire_tx_bytes = dsc_net_wire_tx_bytes(comm->net),
-        .wire_rx_bytes = dsc_net_wire_rx_bytes(comm->net),
-        .payload_tx_bytes = atomic_load(&exec->payload_tx_bytes),
-        .nonfinite_elems = atomic_load(&exec->nonfinite_elems),
-        .wait_ns = atomic_load(&exec->wait_ns),
-        .call_ns = atomic_load(&comm->call_ns),
-        .plans = atomic_load(&comm->plans_made),
-    };
+    *stats_out = (dscomm_stats_t){ .struct_bytes = sizeof(*stats_out),
+                                   .calls = atomic_load(&comm->calls),
+                                   .call_ns = atomic_load(&comm->call_ns),
+                                   .plans = atomic_load(&comm->plans_made) };
+    comm->backend->stats(comm, stats_out);
     return DSCOMM_OK;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of a communicator. comm.c makes and ends it, arguments.c checks calls, collectives.c runs
- * them, plans.c keeps plans by shape, mismatch.c says what ranks disagree on, stream.c is the
- * ordered queue.
+ * Inside of a communicator. comm.c makes and ends it, arguments.c checks calls, collectives.c hands
+ * them to the backend, plans.c keeps plans by shape. host.c is the host backend; mismatch.c (what
+ * ranks disagree on), stream.c (the ordered queue), batch.c and split.c are parts of it. The CUDA
+ * backend is a library of its own, libdscomm_cuda.
  */
 #ifndef DSC_COMM_H
 #define DSC_COMM_H
@@ -61,21 +62,56 @@ struct dsc_pack {
     size_t data_bytes, residual_elems;
 };
 
+struct dscomm_comm;
+
 struct dsc_plan_entry {
     struct dsc_shape shape;
     struct dscomm_plan *plan;
-    struct dsc_exec_run *run;
+    void *run;          /* what the backend has made for it */
     uint64_t last_used; /* call number, so the same entry is evicted on all ranks */
     bool pinned;        /* the caller holds the plan: never evicted */
 };
 
+/*
+ * Where calls of a communicator run. The arguments were checked as far as that is possible without
+ * knowing the backend; calls of a communicator come from one thread at a time.
+ */
+struct dsc_backend {
+    const char *name;
+    bool fuses;  /* small allreduces of a group may become one call */
+    bool splits; /* dscomm_comm_split() */
+    /* What of shapes only the backend knows: codecs that it does not have. */
+    dscomm_status_t (*check_shape)(const struct dscomm_comm *comm, const struct dsc_shape *shape);
+    /* Kinds of memory; before anything is touched. */
+    dscomm_status_t (*check)(const struct dscomm_comm *comm, dscomm_stream_t *stream,
+                             const struct dsc_call_args *args);
+    /* Runs the call, or queues it. */
+    dscomm_status_t (*issue)(struct dscomm_comm *comm, dscomm_stream_t *stream,
+                             const struct dsc_call_args *args);
+    /* entry->plan is there: makes entry->run. Collective. */
+    dscomm_status_t (*prepare)(struct dscomm_comm *comm, struct dsc_plan_entry *entry);
+    /* Ends entry->run, NULL too. */
+    void (*drop)(struct dsc_plan_entry *entry);
+    /* Tells the peers of an error, as in dsc_comm_fail(); text is the error's and may be improved.
+     */
+    void (*tell)(struct dscomm_comm *comm, const struct dsc_plan_entry *entry, dscomm_status_t st,
+                 int bad_rank, char *text, size_t text_bytes);
+    void (*abort)(struct dscomm_comm *comm);
+    /* Adds what the backend counts. */
+    void (*stats)(const struct dscomm_comm *comm, dscomm_stats_t *stats);
+    /* Ends plans and parts; on an error nothing has ended. All calls are over. */
+    dscomm_status_t (*close)(struct dscomm_comm *comm);
+};
+
+extern const struct dsc_backend dsc_backend_host;
+
+/* The first member of a backend's own struct, if it has one. */
 struct dscomm_comm {
+    const struct dsc_backend *backend;
     int n_ranks, rank;
-    struct dsc_net *net;
-    struct dsc_exec *exec;
     dscomm_comm_config_t config; /* as the communicator was made, all members set */
     char transport[16];          /* config.transport */
-    size_t chunk_elems;
+    size_t chunk_elems, min_chunk_elems;
     size_t oneshot_bytes;
     enum dsc_algorithm algorithm; /* DSC_ALG_AUTO: by size */
     int *groups;                  /* [n_tiers][n_ranks] or NULL for flat */
@@ -85,20 +121,32 @@ struct dscomm_comm {
     int n_plans;
     struct dsc_plan_entry *last; /* used last, looked at first */
     struct dsc_group group;
+    uint32_t sequence; /* of the next call on the wire */
+    struct dsc_turns turns;
+    _Atomic uint64_t calls, call_ns, plans_made;
+    _Atomic bool failing; /* somebody writes error_text, or has */
+    _Atomic int failed;   /* dscomm_status_t of the first error */
+    char error_text[DSC_ERROR_TEXT_MAX];
+    /* The host backend's. */
+    struct dsc_net *net;
+    struct dsc_exec *exec;
     struct dsc_batch *batches;
     struct dsc_pack pack;
     void *saved_input;
     size_t saved_bytes;
-    uint32_t sequence; /* of the next call on the wire */
-    struct dsc_turns turns;
-    _Atomic uint64_t calls, call_ns, plans_made;
-    _Atomic int failed; /* dscomm_status_t of the first error */
-    char error_text[DSC_ERROR_TEXT_MAX];
 };
 
 /* ---- comm.c ---- */
 
 dscomm_status_t dsc_comm_check_config(const dscomm_comm_config_t *config);
+/* A config with the environment's values filled in, all members set. config: NULL for defaults. */
+DSC_SHARED dscomm_status_t dsc_comm_settings(const dscomm_comm_config_t *config,
+                                             const struct dsc_env *env,
+                                             dscomm_comm_config_t *settings_out);
+/* What all backends have. comm is zeroed. */
+DSC_SHARED void dsc_comm_init(struct dscomm_comm *comm, const struct dsc_backend *backend,
+                              int n_ranks, int rank, const dscomm_comm_config_t *settings,
+                              const struct dsc_env *env);
 /* The config that makes a communicator with the same settings; borrowed from comm. */
 void dsc_comm_config_of(const struct dscomm_comm *comm, dscomm_comm_config_t *config_out);
 
@@ -115,10 +163,10 @@ struct dsc_overlap {
     void *memory;
     size_t bytes;
 };
-struct dsc_overlap dsc_call_overlap(const struct dscomm_comm *comm,
-                                    const struct dsc_call_args *args);
+DSC_SHARED struct dsc_overlap dsc_call_overlap(const struct dscomm_comm *comm,
+                                               const struct dsc_call_args *args);
 
-/* ---- collectives.c ---- */
+/* ---- host.c ---- */
 
 /* Waits for the ticket's turn, runs the call, lets the next one go. */
 dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
@@ -127,15 +175,22 @@ dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
  * the peers. */
 dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
                                  struct dsc_call *call);
+
+/* ---- collectives.c ---- */
+
 /* DSCOMM_ERR_BAD_STATE once the communicator has failed. */
-dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm);
+DSC_SHARED dscomm_status_t dsc_comm_check(const struct dscomm_comm *comm);
+/* The communicator has failed, by the first error that comes here. Threads: any. */
+DSC_SHARED void dsc_comm_set_failed(struct dscomm_comm *comm, dscomm_status_t status,
+                                    const char *text);
 /*
  * Tells the peers of an error and keeps it: the communicator has failed. entry: of the call's plan,
  * as far as it was made, or NULL. bad_rank: who sent a message of another call, -1 unknown. Returns
  * st; the thread's last error is the full text.
  */
-dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm, const struct dsc_plan_entry *entry,
-                              dscomm_status_t st, int bad_rank);
+DSC_SHARED dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm,
+                                         const struct dsc_plan_entry *entry, dscomm_status_t st,
+                                         int bad_rank);
 
 /* ---- group.c ---- */
 
@@ -166,21 +221,25 @@ void dsc_batches_destroy(struct dscomm_comm *comm);
 /* ---- plans.c ---- */
 
 /* What a plan's parameters take from the shape alone. */
-struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
-                                        const struct dsc_shape *shape);
+DSC_SHARED struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
+                                                   const struct dsc_shape *shape);
+/* NULL: there is none yet. */
+DSC_SHARED struct dsc_plan_entry *dsc_comm_find_plan(struct dscomm_comm *comm,
+                                                     const struct dsc_shape *shape);
 /*
  * Finds or makes; making is collective. An error has been told to the peers, unless all plans are
  * held by the caller: that is so on all ranks, and the communicator stays usable.
  */
-dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *shape,
-                              struct dsc_plan_entry **entry_out);
-void dsc_comm_drop_plans(struct dscomm_comm *comm);
+DSC_SHARED dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *shape,
+                                         struct dsc_plan_entry **entry_out);
+DSC_SHARED void dsc_comm_drop_plans(struct dscomm_comm *comm);
 /*
  * Tiers of the plans made from now on; the same on all ranks. groups as in dsc_plan_params, copied;
  * codecs: [n_tiers], NULL entries mean the call's.
  */
-dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers, const int *groups,
-                                   const struct dsc_codec *const *codecs);
+DSC_SHARED dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers,
+                                              const int *groups,
+                                              const struct dsc_codec *const *codecs);
 
 /* ---- mismatch.c ---- */
 
@@ -188,8 +247,8 @@ dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers, const 
  * Compares two descriptors, "key=value key=value". Writes "ranks disagree on count: rank 0 has
  * 1000, rank 1 has 998; ..." and returns the number of fields that differ.
  */
-int dsc_describe_difference(const char *mine, int my_rank, const char *theirs, int their_rank,
-                            char *text, size_t text_bytes);
+DSC_SHARED int dsc_describe_difference(const char *mine, int my_rank, const char *theirs,
+                                       int their_rank, char *text, size_t text_bytes);
 /*
  * A message of another call arrived, or a peer says one did. Tells the own descriptor to all and
  * waits at most a second for one that differs. Writes the error text over the reason in `text`,

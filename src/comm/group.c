@@ -112,11 +112,7 @@ static bool may_fuse_with(const struct dsc_call_args *a, const struct dsc_call_a
 
 static dscomm_status_t run_one(struct dscomm_comm *comm, const struct dsc_call_args *args)
 {
-    const uint32_t ticket = dsc_turns_take(&comm->turns);
-
-    if (comm->group.stream != NULL)
-        return dsc_stream_add(comm->group.stream, comm, ticket, args);
-    return dsc_comm_run(comm, ticket, args);
+    return comm->backend->issue(comm, comm->group.stream, args);
 }
 
 /* Takes the calls from `first` on that fuse with it out of the group, into a batch. */
@@ -169,7 +165,8 @@ static dscomm_status_t run_group(struct dscomm_comm *comm)
     for (size_t i = 0; st == DSCOMM_OK && i < calls->n; i++) {
         if (calls->args[i].is_taken)
             continue;
-        st = may_fuse(&calls->args[i]) ? run_fused(comm, i) : run_one(comm, &calls->args[i]);
+        st = comm->backend->fuses && may_fuse(&calls->args[i]) ? run_fused(comm, i)
+                                                               : run_one(comm, &calls->args[i]);
     }
     return st;
 }

@@ -8,9 +8,8 @@
 
 #include <string.h>
 
-#define MIN_CHUNK_ELEMS 64256 /* below, a message's fixed cost outweighs what overlap wins */
-#define MESSAGE_SLACK 256     /* padding, tables of segments */
-#define CHUNKS_PER_PIECE 4    /* enough to overlap encode, transfer, reduce and decode */
+#define MESSAGE_SLACK 256  /* padding, tables of segments */
+#define CHUNKS_PER_PIECE 4 /* enough to overlap encode, transfer, reduce and decode */
 
 static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
 {
@@ -57,7 +56,7 @@ static size_t widest_message(const struct dsc_plan_params *params, size_t n)
 static size_t choose_chunk(const struct dscomm_comm *comm, const struct dsc_plan_params *params)
 {
     const size_t share = params->count / (size_t)comm->n_ranks / CHUNKS_PER_PIECE;
-    const size_t most = dsc_min_size(comm->chunk_elems, dsc_max_size(share, MIN_CHUNK_ELEMS));
+    const size_t most = dsc_min_size(comm->chunk_elems, dsc_max_size(share, comm->min_chunk_elems));
     const size_t message_max = comm->chunk_elems * sizeof(float) / 2;
 
     return widest_message(params, most) > message_max + MESSAGE_SLACK ? most / 2 : most;
@@ -102,15 +101,15 @@ static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *ent
     params.chunk_elems = choose_chunk(comm, &params);
     entry->shape = *shape;
     DSC_TRY(dsc_plan_build(&params, &entry->plan));
-    DSC_TRY(dsc_exec_prepare(comm->exec, entry->plan, &entry->run));
+    DSC_TRY(comm->backend->prepare(comm, entry));
     atomic_fetch_add(&comm->plans_made, 1);
     dsc_log_info(PLAN, "%s", entry->plan->explain);
     return DSCOMM_OK;
 }
 
-static void drop(struct dsc_plan_entry *entry)
+static void drop(const struct dscomm_comm *comm, struct dsc_plan_entry *entry)
 {
-    dsc_exec_run_destroy(entry->run);
+    comm->backend->drop(entry);
     dsc_plan_destroy(entry->plan);
     memset(entry, 0, sizeof(*entry));
 }
@@ -127,21 +126,25 @@ static struct dsc_plan_entry *free_entry(struct dscomm_comm *comm)
             (oldest == NULL || comm->plans[i].last_used < oldest->last_used))
             oldest = &comm->plans[i];
     if (oldest != NULL)
-        drop(oldest);
+        drop(comm, oldest);
     return oldest;
+}
+
+struct dsc_plan_entry *dsc_comm_find_plan(struct dscomm_comm *comm, const struct dsc_shape *shape)
+{
+    if (comm->last != NULL && same_shape(&comm->last->shape, shape))
+        return comm->last;
+    for (int i = 0; i < comm->n_plans; i++)
+        if (comm->plans[i].run != NULL && same_shape(&comm->plans[i].shape, shape))
+            return &comm->plans[i];
+    return NULL;
 }
 
 dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *shape,
                               struct dsc_plan_entry **entry_out)
 {
-    struct dsc_plan_entry *entry = comm->last;
+    struct dsc_plan_entry *entry = dsc_comm_find_plan(comm, shape);
 
-    if (entry == NULL || !same_shape(&entry->shape, shape)) {
-        entry = NULL;
-        for (int i = 0; entry == NULL && i < comm->n_plans; i++)
-            if (comm->plans[i].run != NULL && same_shape(&comm->plans[i].shape, shape))
-                entry = &comm->plans[i];
-    }
     if (entry == NULL) {
         dscomm_status_t st;
 
@@ -163,7 +166,7 @@ dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *
 void dsc_comm_drop_plans(struct dscomm_comm *comm)
 {
     for (int i = 0; i < comm->n_plans; i++)
-        drop(&comm->plans[i]);
+        drop(comm, &comm->plans[i]);
     comm->n_plans = 0;
     comm->last = NULL;
 }

@@ -115,6 +115,10 @@ dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
     if (comm_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "comm_out is NULL");
     DSC_TRY(dsc_comm_check(comm));
+    if (!comm->backend->splits)
+        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
+                        "a %s communicator is not split; split what it was made from",
+                        comm->backend->name);
     if (dsc_group_is_open())
         return dsc_fail(DSCOMM_ERR_BAD_STATE, "a split inside a group");
     if (config != NULL)

@@ -14,6 +14,12 @@
 
 #include "dscomm/dscomm.h"
 
+/*
+ * Of an internal function: libdscomm_cuda calls it too, so it is exported, under the version
+ * DSCOMM_PRIVATE (dscomm.map). Programs do not link to it: it may change in any release.
+ */
+#define DSC_SHARED __attribute__((visibility("default")))
+
 /* ---- status: log once where an error is decided, forward everywhere else ---- */
 
 #define DSC_TRY(expr)                       \
@@ -39,15 +45,16 @@
 /* The same with errno's text appended. */
 #define dsc_fail_errno(status, ...) (dsc_fail_errno_at(__FILE__, __LINE__, __VA_ARGS__), (status))
 
-void dsc_fail_at(const char *file, int line, const char *fmt, ...)
+DSC_SHARED void dsc_fail_at(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void dsc_fail_errno_at(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Sets the last error text without logging: for an error that was logged on another thread. */
-void dsc_set_last_error(const char *text);
+DSC_SHARED void dsc_set_last_error(const char *text);
 
 #define DSC_ASSERT(cond) dsc_assert_that((cond), #cond, __FILE__, __LINE__)
-void dsc_assert_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
+DSC_SHARED void dsc_assert_failed(const char *cond, const char *file, int line)
+    __attribute__((noreturn));
 static inline void dsc_assert_that(bool ok, const char *cond, const char *file, int line)
 {
 #ifndef NDEBUG
@@ -63,12 +70,12 @@ static inline void dsc_assert_that(bool ok, const char *cond, const char *file, 
 #define dsc_log_warn(sub, ...) dsc_log(DSCOMM_LOG_WARN, #sub, __VA_ARGS__)
 #define dsc_log_info(sub, ...) dsc_log(DSCOMM_LOG_INFO, #sub, __VA_ARGS__)
 #define dsc_log_debug(sub, ...) dsc_log(DSCOMM_LOG_DEBUG, #sub, __VA_ARGS__)
-void dsc_log(dscomm_log_level_t level, const char *subsystem, const char *fmt, ...)
+DSC_SHARED void dsc_log(dscomm_log_level_t level, const char *subsystem, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* For callers that would have to compute what they log. */
 bool dsc_log_enabled(dscomm_log_level_t level);
 /* Rank and world size in the prefix of this thread's lines; rank -1: none (the default). */
-void dsc_log_set_rank(int rank, int n_ranks);
+DSC_SHARED void dsc_log_set_rank(int rank, int n_ranks);
 
 /* ---- environment: env.def is the one list; getenv appears in env.c alone ---- */
 
@@ -93,7 +100,7 @@ struct dsc_env_doc {
  * value and range (again at every call); an unknown DSCOMM_* name warns once with the nearest
  * match.
  */
-dscomm_status_t dsc_env_get(const struct dsc_env **env_out);
+DSC_SHARED dscomm_status_t dsc_env_get(const struct dsc_env **env_out);
 /* Reads again; for tests. Not while another thread uses the library. */
 void dsc_env_reload(void);
 const struct dsc_env_doc *dsc_env_docs(size_t *n_out);
@@ -115,15 +122,15 @@ enum dsc_mem_tag {
 };
 
 /* Zeroed, 64-byte aligned, NULL when there is none. Size 0 gives a valid pointer. */
-void *dsc_calloc(enum dsc_mem_tag tag, size_t n, size_t size);
-void dsc_free(void *ptr);                  /* NULL allowed */
+DSC_SHARED void *dsc_calloc(enum dsc_mem_tag tag, size_t n, size_t size);
+DSC_SHARED void dsc_free(void *ptr);       /* NULL allowed */
 size_t dsc_mem_live(enum dsc_mem_tag tag); /* blocks not freed yet */
 /* The n-th next allocation fails, once; 1 is the next one, -1: never. */
 void dsc_mem_fail_after(int64_t n_allocs);
 
 /* ---- time ---- */
 
-uint64_t dsc_now_ns(void); /* monotonic */
+DSC_SHARED uint64_t dsc_now_ns(void); /* monotonic */
 static inline uint64_t dsc_deadline_ns(int timeout_ms)
 {
     return dsc_now_ns() + (uint64_t)timeout_ms * 1000000u;
@@ -164,7 +171,7 @@ void dsc_futex_wake(_Atomic uint32_t *word, int n_waiters);
  * Starts a thread that no signal handler of the application runs on. False: there is no more to be
  * had. To be joined with pthread_join().
  */
-bool dsc_thread_start(pthread_t *thread_out, void *(*main)(void *), void *arg);
+DSC_SHARED bool dsc_thread_start(pthread_t *thread_out, void *(*main)(void *), void *arg);
 
 /* ---- small helpers ---- */
 
@@ -191,7 +198,7 @@ static inline uint64_t dsc_min_u64(uint64_t a, uint64_t b)
 #define DSC_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
 /* 64-bit FNV-1a over a NUL-terminated text. Source: the published FNV parameters. */
-uint64_t dsc_hash_text(const char *text);
+DSC_SHARED uint64_t dsc_hash_text(const char *text);
 
 /*
  * CRC32C (Castagnoli) of n bytes; crc: of what came before, 0 at first. "123456789" gives
@@ -199,8 +206,8 @@ uint64_t dsc_hash_text(const char *text);
  */
 uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t n);
 
-const char *dsc_dtype_name(dscomm_dtype_t dtype); /* "fp32" ... or "?" */
-const char *dsc_op_name(dscomm_op_t op);          /* "sum" ... or "?" */
-size_t dsc_dtype_bytes(dscomm_dtype_t dtype);
+DSC_SHARED const char *dsc_dtype_name(dscomm_dtype_t dtype); /* "fp32" ... or "?" */
+DSC_SHARED const char *dsc_op_name(dscomm_op_t op);          /* "sum" ... or "?" */
+DSC_SHARED size_t dsc_dtype_bytes(dscomm_dtype_t dtype);
 
 #endif

@@ -1,12 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How executors use a residual: begin gives the vector to read and the one to write, finish swaps
- * them. A call that fails does not finish, so the residual stays as it was.
+ * How executors use a residual: a call reads one vector and writes the other, and its end swaps
+ * them. A call that fails does not get there, so the residual stays as it was. The vectors lie in
+ * memory of some kind, and so does what a call changes at its end: replays of a CUDA graph end
+ * without the host.
  */
 #ifndef DSC_FEEDBACK_H
 #define DSC_FEEDBACK_H
 
 #include "core/core.h"
+
+/* What ends of calls change. In the object's kind of memory; kernels know the layout. */
+struct dsc_feedback_state {
+    uint32_t parity;     /* the current vector */
+    uint32_t known_zero; /* created or reset and not written since */
+    uint32_t n_calls;    /* ended */
+    uint32_t last_wrote; /* the last call swapped the vectors */
+};
+
+/* A kind of memory. read and write return when they are done; the host's side is ordinary. */
+struct dsc_feedback_memory {
+    const char *name;
+    bool has_momentum; /* whether executors of such objects know it */
+    dscomm_status_t (*alloc)(size_t bytes, void **memory_out); /* zeroed */
+    void (*free)(void *memory);                                /* NULL allowed */
+    dscomm_status_t (*read)(void *dst, const void *memory, size_t bytes);
+    dscomm_status_t (*write)(void *memory, const void *src, size_t bytes);
+    dscomm_status_t (*zero)(void *memory, size_t bytes);
+};
+
+extern const struct dsc_feedback_memory dsc_host_memory;
+
+/* dscomm_feedback_create() in a kind of memory. */
+DSC_SHARED dscomm_status_t dsc_feedback_create_in(const struct dsc_feedback_memory *memory,
+                                                  size_t count,
+                                                  const dscomm_feedback_config_t *config,
+                                                  dscomm_feedback_t **fb_out);
+DSC_SHARED const struct dsc_feedback_memory *dsc_feedback_memory(const dscomm_feedback_t *fb);
+
+/* ---- device memory: kernels end calls ---- */
+
+/* Where an object's parts are; the same vector twice with shadow 0. */
+struct dsc_feedback_parts {
+    void *vectors[2];
+    void *state; /* struct dsc_feedback_state */
+    dscomm_residual_type_t type;
+    float beta;
+    bool known_zero; /* as far as the host knows: no call that may write it was issued since */
+};
+
+DSC_SHARED struct dsc_feedback_parts dsc_feedback_parts(const dscomm_feedback_t *fb);
+/* A call was issued: its end counts, and it may write the residual, or not. */
+DSC_SHARED void dsc_feedback_issued(dscomm_feedback_t *fb, bool counts, bool may_write);
+
+/* ---- host memory ---- */
 
 /* A call's view. in == out when the object has one vector (shadow 0). */
 struct dsc_residual {

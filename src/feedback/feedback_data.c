@@ -10,31 +10,36 @@
 
 /* ---- element access; bf16 is the upper half of a float32, stored rounded to nearest even ---- */
 
+/* Elements that are converted at a time. */
+#define TILE 1024
+
 /* The current r or u, as it is stored. */
 struct vector {
-    void *values; /* NULL: the object has none */
+    const struct dsc_feedback_memory *memory;
+    char *values; /* NULL: the object has none */
     dscomm_residual_type_t type;
     const char *name;
 };
 
-static struct vector residual_of(const dscomm_feedback_t *fb)
+static struct vector residual_of(const dscomm_feedback_t *fb,
+                                 const struct dsc_feedback_state *state)
 {
-    return (struct vector){ dsc_feedback_current(fb), fb->config.type, "residual" };
+    return (struct vector){ fb->memory, dsc_feedback_current(fb, state), fb->config.type,
+                            "residual" };
 }
 
-static struct vector velocity_of(const dscomm_feedback_t *fb)
+static struct vector velocity_of(const dscomm_feedback_t *fb,
+                                 const struct dsc_feedback_state *state)
 {
-    return (struct vector){ fb->velocity[fb->parity], DSCOMM_RESIDUAL_FP32, "momentum" };
+    return (struct vector){ fb->memory, fb->velocity[state->parity], DSCOMM_RESIDUAL_FP32,
+                            "momentum" };
 }
 
-static float get(const struct vector *v, size_t i)
+static float from_bf16(uint16_t half)
 {
+    const uint32_t bits = (uint32_t)half << 16;
     float value;
-    uint32_t bits;
 
-    if (v->type == DSCOMM_RESIDUAL_FP32)
-        return ((const float *)v->values)[i];
-    bits = (uint32_t)((const uint16_t *)v->values)[i] << 16;
     memcpy(&value, &bits, sizeof(value));
     return value;
 }
@@ -54,55 +59,84 @@ static bool can_store(const struct vector *v, float value)
            (v->type == DSCOMM_RESIDUAL_FP32 || (to_bf16(value) & 0x7f80) != 0x7f80);
 }
 
-static void put(const struct vector *v, size_t i, float value)
+/* Elements [first, first + n), 1 to TILE. */
+static dscomm_status_t get(const struct vector *v, size_t first, size_t n, float *values)
 {
+    uint16_t halves[TILE];
+
     if (v->type == DSCOMM_RESIDUAL_FP32)
-        ((float *)v->values)[i] = value;
-    else
-        ((uint16_t *)v->values)[i] = to_bf16(value);
+        return v->memory->read(values, v->values + first * sizeof(float), n * sizeof(float));
+    DSC_TRY(v->memory->read(halves, v->values + first * sizeof(*halves), n * sizeof(*halves)));
+    for (size_t i = 0; i < n; i++)
+        values[i] = from_bf16(halves[i]);
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t put(const struct vector *v, size_t first, size_t n, const float *values)
+{
+    uint16_t halves[TILE];
+
+    if (v->type == DSCOMM_RESIDUAL_FP32)
+        return v->memory->write(v->values + first * sizeof(float), values, n * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        halves[i] = to_bf16(values[i]);
+    return v->memory->write(v->values + first * sizeof(*halves), halves, n * sizeof(*halves));
 }
 
 /* ---- scaling ---- */
 
 /* How many elements overflowed and are now zero. */
-static size_t scale(const struct vector *v, size_t count, float factor)
+static size_t scale_tile(const struct vector *v, float *values, size_t n, float factor)
 {
+    const uint32_t saved = dsc_fp_enter(); /* the caller may flush subnormals to zero */
     size_t lost = 0;
 
-    for (size_t i = 0; v->values != NULL && i < count; i++) {
-        const float value = get(v, i) * factor;
+    for (size_t i = 0; i < n; i++) {
+        const float value = values[i] * factor;
         const bool fits = can_store(v, value);
 
         lost += !fits;
-        put(v, i, fits ? value : 0.0f);
+        values[i] = fits ? value : 0.0f;
     }
+    dsc_fp_leave(saved);
     return lost;
+}
+
+static dscomm_status_t scale(const struct vector *v, size_t count, float factor, size_t *lost)
+{
+    for (size_t i = 0; v->values != NULL && i < count; i += TILE) {
+        const size_t n = dsc_min_size(TILE, count - i);
+        float values[TILE];
+
+        DSC_TRY(get(v, i, n, values));
+        *lost += scale_tile(v, values, n, factor);
+        DSC_TRY(put(v, i, n, values));
+    }
+    return DSCOMM_OK;
 }
 
 dscomm_status_t dscomm_feedback_scale(dscomm_feedback_t *fb, float factor)
 {
+    struct dsc_feedback_state state;
     struct vector r, u;
-    uint32_t saved;
-    size_t lost;
+    size_t lost = 0;
 
     DSC_TRY(dsc_feedback_check(fb));
     if (!isfinite(factor))
         return dsc_fail(DSCOMM_ERR_INVALID, "feedback scale factor %g, must be finite",
                         (double)factor);
-    if (fb->known_zero) {
-        fb->can_roll_back = false;
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    dsc_feedback_settle(fb, &state);
+    if (state.known_zero)
         return DSCOMM_OK;
-    }
-    r = residual_of(fb);
-    u = velocity_of(fb);
-    saved = dsc_fp_enter(); /* the caller may flush subnormals to zero */
-    lost = scale(&r, fb->count, factor) + scale(&u, fb->count, factor);
-    dsc_fp_leave(saved);
+    r = residual_of(fb, &state);
+    u = velocity_of(fb, &state);
+    DSC_TRY(scale(&r, fb->count, factor, &lost));
+    DSC_TRY(scale(&u, fb->count, factor, &lost));
     if (lost > 0)
         dsc_log_warn(FEEDBACK, "scaling by %g overflowed in %zu elements, set to zero",
                      (double)factor, lost);
-    dsc_feedback_touched(fb);
-    return DSCOMM_OK;
+    return dsc_feedback_touched(fb, &state);
 }
 
 /* ---- spans ---- */
@@ -130,65 +164,71 @@ static dscomm_status_t check_momentum(const dscomm_feedback_t *fb)
 
 static dscomm_status_t read_span(const struct vector *v, size_t first, size_t n, float *dst)
 {
-    for (size_t i = 0; i < n; i++)
-        dst[i] = get(v, first + i);
+    for (size_t i = 0; i < n; i += TILE)
+        DSC_TRY(get(v, first + i, dsc_min_size(TILE, n - i), dst + i));
     return DSCOMM_OK;
 }
 
-static dscomm_status_t write_span(dscomm_feedback_t *fb, const struct vector *v, size_t first,
-                                  size_t n, const float *src)
+static dscomm_status_t write_span(dscomm_feedback_t *fb, struct dsc_feedback_state *state,
+                                  const struct vector *v, size_t first, size_t n, const float *src)
 {
     for (size_t i = 0; i < n; i++)
         if (!can_store(v, src[i]))
             return dsc_fail(DSCOMM_ERR_INVALID, "%s element %zu is %g, must be finite", v->name,
                             first + i, (double)src[i]);
-    for (size_t i = 0; i < n; i++)
-        put(v, first + i, src[i]);
-    if (n > 0)
-        dsc_feedback_touched(fb);
-    return DSCOMM_OK;
+    for (size_t i = 0; i < n; i += TILE)
+        DSC_TRY(put(v, first + i, dsc_min_size(TILE, n - i), src + i));
+    return n > 0 ? dsc_feedback_touched(fb, state) : DSCOMM_OK;
 }
 
 dscomm_status_t dscomm_feedback_read(const dscomm_feedback_t *fb, size_t first, size_t n,
                                      float *dst)
 {
+    struct dsc_feedback_state state;
+    struct vector r;
+
     DSC_TRY(check_span(fb, first, n, dst));
-
-    const struct vector r = residual_of(fb);
-
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    r = residual_of(fb, &state);
     return read_span(&r, first, n, dst);
 }
 
 dscomm_status_t dscomm_feedback_write(dscomm_feedback_t *fb, size_t first, size_t n,
                                       const float *src)
 {
+    struct dsc_feedback_state state;
+    struct vector r;
+
     DSC_TRY(check_span(fb, first, n, src));
-
-    const struct vector r = residual_of(fb);
-
-    return write_span(fb, &r, first, n, src);
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    r = residual_of(fb, &state);
+    return write_span(fb, &state, &r, first, n, src);
 }
 
 dscomm_status_t dscomm_feedback_read_momentum(const dscomm_feedback_t *fb, size_t first, size_t n,
                                               float *dst)
 {
+    struct dsc_feedback_state state;
+    struct vector u;
+
     DSC_TRY(check_momentum(fb));
     DSC_TRY(check_span(fb, first, n, dst));
-
-    const struct vector u = velocity_of(fb);
-
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    u = velocity_of(fb, &state);
     return read_span(&u, first, n, dst);
 }
 
 dscomm_status_t dscomm_feedback_write_momentum(dscomm_feedback_t *fb, size_t first, size_t n,
                                                const float *src)
 {
+    struct dsc_feedback_state state;
+    struct vector u;
+
     DSC_TRY(check_momentum(fb));
     DSC_TRY(check_span(fb, first, n, src));
-
-    const struct vector u = velocity_of(fb);
-
-    return write_span(fb, &u, first, n, src);
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    u = velocity_of(fb, &state);
+    return write_span(fb, &state, &u, first, n, src);
 }
 
 /* ---- checkpoints; the machines this library runs on are little endian ---- */
@@ -220,21 +260,27 @@ size_t dscomm_feedback_export_bytes(const dscomm_feedback_t *fb)
     return fb == NULL ? 0 : sizeof(struct export_header) + value_bytes(fb);
 }
 
-static unsigned char *export_vector(const struct vector *v, size_t count, unsigned char *dst)
+/* To memory of any alignment, behind which *dst is afterwards. */
+static dscomm_status_t export_vector(const struct vector *v, size_t count, unsigned char **dst)
 {
-    for (size_t i = 0; v->values != NULL && i < count; i++, dst += sizeof(float)) {
-        const float value = get(v, i);
+    for (size_t i = 0; v->values != NULL && i < count; i += TILE) {
+        const size_t n = dsc_min_size(TILE, count - i);
+        float values[TILE];
 
-        memcpy(dst, &value, sizeof(value));
+        DSC_TRY(get(v, i, n, values));
+        memcpy(*dst, values, n * sizeof(float));
+        *dst += n * sizeof(float);
     }
-    return dst;
+    return DSCOMM_OK;
 }
 
 dscomm_status_t dscomm_feedback_export(const dscomm_feedback_t *fb, void *dst, size_t dst_bytes,
                                        size_t *written_out)
 {
+    unsigned char *values = (unsigned char *)dst + sizeof(struct export_header), *end = values;
     struct export_header header;
-    unsigned char *values = (unsigned char *)dst + sizeof(header);
+    struct dsc_feedback_state state;
+    struct vector r, u;
 
     DSC_TRY(dsc_feedback_check(fb));
     if (dst == NULL || written_out == NULL)
@@ -242,10 +288,11 @@ dscomm_status_t dscomm_feedback_export(const dscomm_feedback_t *fb, void *dst, s
     if (dst_bytes < dscomm_feedback_export_bytes(fb))
         return dsc_fail(DSCOMM_ERR_INVALID, "export needs %zu bytes, got %zu",
                         dscomm_feedback_export_bytes(fb), dst_bytes);
-
-    const struct vector r = residual_of(fb), u = velocity_of(fb);
-
-    (void)export_vector(&u, fb->count, export_vector(&r, fb->count, values));
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    r = residual_of(fb, &state);
+    u = velocity_of(fb, &state);
+    DSC_TRY(export_vector(&r, fb->count, &end));
+    DSC_TRY(export_vector(&u, fb->count, &end));
     header = (struct export_header){ .count = fb->count,
                                      .beta = fb->config.beta,
                                      .crc = dsc_crc32c(0, values, value_bytes(fb)) };
@@ -284,11 +331,13 @@ static dscomm_status_t check_values(const struct vector *v, size_t count, const 
     return DSCOMM_OK;
 }
 
-static dscomm_status_t check_export(const dscomm_feedback_t *fb, const void *src, size_t src_bytes)
+static dscomm_status_t check_export(const dscomm_feedback_t *fb,
+                                    const struct dsc_feedback_state *state, const void *src,
+                                    size_t src_bytes)
 {
     struct export_header header;
     const unsigned char *values = (const unsigned char *)src + sizeof(header);
-    const struct vector r = residual_of(fb), u = velocity_of(fb);
+    const struct vector r = residual_of(fb, state), u = velocity_of(fb, state);
 
     if (src_bytes < sizeof(header))
         return dsc_fail(DSCOMM_ERR_CORRUPT, "residual export of %zu bytes is truncated", src_bytes);
@@ -303,29 +352,32 @@ static dscomm_status_t check_export(const dscomm_feedback_t *fb, const void *src
     return check_values(&u, fb->count, values + fb->count * sizeof(float));
 }
 
-static void import_vector(const struct vector *v, size_t count, const unsigned char *src)
+static dscomm_status_t import_vector(const struct vector *v, size_t count, const unsigned char *src)
 {
-    for (size_t i = 0; v->values != NULL && i < count; i++) {
-        float value;
+    for (size_t i = 0; v->values != NULL && i < count; i += TILE) {
+        const size_t n = dsc_min_size(TILE, count - i);
+        float values[TILE];
 
-        memcpy(&value, src + i * sizeof(value), sizeof(value));
-        put(v, i, value);
+        memcpy(values, src + i * sizeof(float), n * sizeof(float));
+        DSC_TRY(put(v, i, n, values));
     }
+    return DSCOMM_OK;
 }
 
 dscomm_status_t dscomm_feedback_import(dscomm_feedback_t *fb, const void *src, size_t src_bytes)
 {
     const unsigned char *values = (const unsigned char *)src + sizeof(struct export_header);
+    struct dsc_feedback_state state;
+    struct vector r, u;
 
     DSC_TRY(dsc_feedback_check(fb));
     if (src == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "export memory is NULL");
-    DSC_TRY(check_export(fb, src, src_bytes));
-
-    const struct vector r = residual_of(fb), u = velocity_of(fb);
-
-    import_vector(&r, fb->count, values);
-    import_vector(&u, fb->count, values + fb->count * sizeof(float));
-    dsc_feedback_touched(fb);
-    return DSCOMM_OK;
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    DSC_TRY(check_export(fb, &state, src, src_bytes));
+    r = residual_of(fb, &state);
+    u = velocity_of(fb, &state);
+    DSC_TRY(import_vector(&r, fb->count, values));
+    DSC_TRY(import_vector(&u, fb->count, values + fb->count * sizeof(float)));
+    return dsc_feedback_touched(fb, &state);
 }

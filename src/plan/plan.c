@@ -114,6 +114,7 @@ uint32_t dsc_builder_op(struct dsc_builder *b, const struct dsc_op *op, uint64_t
 static struct dsc_draft_msg draft_msg(int peer, uint64_t key, size_t bytes, int exponent)
 {
     return (struct dsc_draft_msg){ .msg = { .conn = (uint32_t)peer,
+                                            .position = (uint32_t)(key >> 32),
                                             .bytes = (uint32_t)bytes,
                                             .stage = (uint16_t)(key >> 16),
                                             .chunk = (uint16_t)key,

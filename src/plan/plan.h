@@ -135,11 +135,15 @@ enum dsc_op_kind {
     DSC_OP_SUM,     /* one-shot: sum all messages in rank order, to the output */
 };
 
-/* One message of this rank within a call. `index` counts per connection and direction from 0. */
+/*
+ * One message of this rank within a call. `index` counts per connection and direction from 0.
+ * (position, stage) is the same at both ends: executors that move messages in groups group by it.
+ */
 struct dsc_plan_msg {
     uint32_t conn; /* index in plan->peers */
     uint32_t index;
-    uint32_t bytes; /* payload; of a variable codec the most it can be, like all bytes below */
+    uint32_t position; /* in the pipeline */
+    uint32_t bytes;    /* payload; of a variable codec the most it can be, like all bytes below */
     uint16_t stage, chunk;
     struct dsc_place place; /* of who encoded it */
     int8_t exponent;

@@ -6,6 +6,9 @@
 function(dsc_emu_module name)
     add_library(${name} MODULE ${ARGN})
     dsc_build(${name})
+    if(DSCOMM_SANITIZE MATCHES "thread") # it does not know fibers; host code is what it looks at
+        set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=thread)
+    endif()
     target_compile_definitions(${name} PRIVATE DSC_CUDA_EMULATED)
     target_compile_options(${name} PRIVATE -ffp-contract=off -Wno-unknown-pragmas)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)

@@ -18,6 +18,9 @@ LAYERS = {'core': 0, 'codec': 1, 'device': 1, 'feedback': 1, 'topo': 1, 'transpo
 SHARED_SECOND_HEADERS = {'codec/kernels.h'}  # the primitives, used by executors and checks too
 PERF_INTERNAL = {'codec_error.c', 'codec_perf.c', 'dscomm_info.c'}  # may look inside the library
 
+PRIVATE_VERSION = 'DSCOMM_PRIVATE'  # of the map: for libdscomm_cuda alone
+CUDA_HEADERS = {'include/dscomm/nccl.h'}  # of libdscomm_cuda, which has a map of its own
+
 FILE_LINES_MAX = 1000
 FUNCTION_LINES_MAX = 100
 COMPLEXITY_MAX = 20
@@ -175,31 +178,42 @@ def check_functions(args):
         yield 'pmccabe found no functions: %s' % run.stderr.strip()
 
 
-def map_symbols(args):
-    text = blank(read(args, 'src/dscomm.map'))
-    return [s for part in re.findall(r'global:(.*?)(?:local:|\})', text, re.S)
-            for s in re.findall(r'[A-Za-z_]\w*', part)]
+def map_symbols(args, path):
+    """The names of each version of a map, in its order."""
+    return [(version, re.findall(r'[A-Za-z_]\w*', part)) for version, part in
+            re.findall(r'(\w[\w.]*)\s*\{\s*global:(.*?)(?:local:|\})', blank(read(args, path)), re.S)]
+
+
+def declared_with(args, word, paths):
+    found = set()
+    for path in paths:
+        code = re.sub(r'^[ \t]*#(?:.*\\\n)*.*', '', blank(read(args, path)), flags=re.M)
+        found |= set(re.findall(word + r'\b[^;(]*?(\w+)\s*\(', code))
+    return found
 
 
 def check_exports(args):
     """The map, the headers and the shared library name the same functions."""
-    listed = map_symbols(args)
-    declared = set()
-    for path in files(args, ('.h',), 'include/'):
-        code = re.sub(r'^[ \t]*#(?:.*\\\n)*.*', '', blank(read(args, path)), flags=re.M)
-        declared |= set(re.findall(r'DSCOMM_API\b[^;(]*?(\w+)\s*\(', code))
+    public, private = set(), set()
+    for version, names in map_symbols(args, 'src/dscomm.map'):
+        if names != sorted(set(names)):
+            yield 'src/dscomm.map: %s is not sorted, or a symbol is listed twice' % version
+        (private if version == PRIVATE_VERSION else public).update(names)
     run = subprocess.run([need('nm'), '-D', '--defined-only', args.library], capture_output=True,
                          text=True, check=True)
     exported = {line.split()[-1].split('@')[0] for line in run.stdout.splitlines()
                 if line.split()[-2] != 'A'}
-    if listed != sorted(set(listed)):
-        yield 'src/dscomm.map: not sorted, or a symbol is listed twice'
-    for name in sorted(set(listed) - exported):
+    for name in sorted((public | private) - exported):
         yield '%s: in src/dscomm.map but not exported by the library' % name
-    for name in sorted(exported - set(listed)):
+    for name in sorted(exported - public - private):
         yield '%s: exported by the library but not in src/dscomm.map' % name
-    for name in sorted(declared ^ set(listed)):
+    headers = [p for p in files(args, ('.h',), 'include/') if p not in CUDA_HEADERS]
+    for name in sorted(declared_with(args, 'DSCOMM_API', headers) ^ public):
         yield '%s: in only one of include/ and src/dscomm.map' % name
+    internal = declared_with(args, 'DSC_SHARED', files(args, ('.h',), 'src/'))
+    for name in sorted(internal ^ private):
+        yield '%s: in only one of DSC_SHARED declarations and %s of src/dscomm.map' % (
+            name, PRIVATE_VERSION)
 
 
 def check_headers(args):

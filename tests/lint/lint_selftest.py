@@ -63,6 +63,7 @@ FAULTS = (
      'not exported'),
     ('exports', 'src/dscomm.map', SPDX + 'V {\nlocal:\n    *;\n};\n', 'not in src/dscomm.map'),
     ('exports', 'include/dscomm/thing.h', SPDX + '#define DSCOMM_API\n', 'only one of'),
+    ('exports', 'src/core/core.h', SPDX + 'DSC_SHARED int dsc_thing(int a);\n', 'DSC_SHARED'),
     ('env_doc', 'docs/env.md', 'stale\n', 'differs'),
 )
 

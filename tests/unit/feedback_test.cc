@@ -290,7 +290,8 @@ TEST(Feedback, BadConfigs)
     fb = nullptr;
     config.struct_bytes = 3;
     EXPECT_EQ(dscomm_feedback_create(1, &config, &fb), DSCOMM_ERR_INVALID);
-    EXPECT_EQ(dscomm_feedback_create((size_t)1 << 60, nullptr, &fb), DSCOMM_ERR_NO_MEMORY);
+    for (size_t count : { (size_t)1 << 60, SIZE_MAX / 4 + 2, SIZE_MAX }) /* bytes that overflow */
+        EXPECT_EQ(dscomm_feedback_create(count, nullptr, &fb), DSCOMM_ERR_NO_MEMORY);
     EXPECT_EQ(fb, nullptr);
 }
 

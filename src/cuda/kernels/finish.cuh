@@ -11,14 +11,22 @@
 #include "cuda/kernels/stage.h"
 
 /* The reader sees the number again that it saw before if the entry did not change meanwhile. */
-DSC_DEVICE void publish(dsc_gpu_state *state, uint64_t n_nonfinite)
+DSC_DEVICE void publish(const dsc_gpu_work &work, dsc_gpu_state *state, uint64_t n_nonfinite)
 {
     dsc_gpu_stats *const entry = &state->ring[state->sequence & state->ring_mask];
 
     DSC_STORE_RELEASE_SYS(&entry->number, static_cast<uint64_t>(0));
     __threadfence_system();
     DSC_STORE_RELEASE_SYS(&entry->n_nonfinite, n_nonfinite);
+    DSC_STORE_RELEASE_SYS(&entry->tx_bytes, work.tx_bytes);
+    DSC_STORE_RELEASE_SYS(&entry->rx_bytes, work.rx_bytes);
     DSC_STORE_RELEASE_SYS(&entry->number, state->sequence);
+}
+
+/* The host has given up: kernels that come after an exchange that never was run all the same. */
+DSC_DEVICE bool is_aborted(const dsc_gpu_state *state)
+{
+    return state->board != nullptr && DSC_LOAD_ACQUIRE_SYS(&state->board->aborted) != 0;
 }
 
 DSC_DEVICE void end_call(const dsc_gpu_args &args)
@@ -29,14 +37,28 @@ DSC_DEVICE void end_call(const dsc_gpu_args &args)
     const unsigned long long count =
         atomicExch(reinterpret_cast<unsigned long long *>(&state->n_nonfinite), 0ull);
 
-    if (fb != nullptr && !(is_none && fb->known_zero != 0)) {
-        fb->parity ^= 1u;
-        fb->known_zero = 0;
+    if (fb != nullptr) {
+        fb->n_calls++;
+        fb->last_wrote = !(is_none && fb->known_zero != 0);
+        if (fb->last_wrote != 0) {
+            fb->parity ^= 1u;
+            fb->known_zero = 0;
+        }
     }
     state->blocks_done = 0;
     state->sequence++;
     if (state->ring != nullptr)
-        publish(state, count);
+        publish(args.work, state, count);
+}
+
+/* Says which kernel runs, for whoever waits for it in vain. */
+DSC_DEVICE void show_progress(const dsc_gpu_args &args)
+{
+    const dsc_gpu_state *const state = args.call.state;
+
+    if (blockIdx.x == 0 && threadIdx.x == 0 && state->board != nullptr)
+        DSC_STORE_RELEASE_SYS(&state->board->progress,
+                              (state->sequence + 1) << 40 | args.work.step);
 }
 
 /* All threads of a block, once, when they are done. */
@@ -54,7 +76,7 @@ DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite)
     if (threadIdx.x != 0)
         return;
     __threadfence();
-    if (atomicAdd(&state->blocks_done, 1u) + 1 == gridDim.x) {
+    if (atomicAdd(&state->blocks_done, 1u) + 1 == gridDim.x && !is_aborted(state)) {
         __threadfence();
         end_call(args);
     }

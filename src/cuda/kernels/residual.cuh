@@ -14,8 +14,9 @@ struct Residual {
     void *out;
     bool is_there, is_idle; /* idle: neither read nor written by encoders */
     bool is_bf16, is_one;   /* one vector for both */
+    bool keeps_old;         /* a sender's r stays where its own D is not finite */
 
-    __device__ explicit Residual(const dsc_gpu_args &args)
+    __device__ Residual(const dsc_gpu_args &args, const dsc_gpu_op &op)
     {
         const dsc_gpu_call &call = args.call;
         const dsc_gpu_feedback *const fb = call.feedback;
@@ -28,6 +29,7 @@ struct Residual {
         is_idle = fb == nullptr || (is_none && fb->known_zero != 0);
         is_bf16 = call.residual_type == DSCOMM_RESIDUAL_BF16;
         is_one = in == out;
+        keeps_old = is_one || (op.flags & DSC_GPU_OP_KEEPS_OLD) != 0;
     }
 
     __device__ void load_from(float r[kPerLane], const void *vector, uint64_t at, uint32_t n) const
@@ -80,7 +82,7 @@ struct Residual {
 
 #pragma unroll
         for (uint32_t i = 0; i < kPerLane; i++)
-            kept[i] = is_one && !is_finite(d[i]) ? old[i] : __fsub_rn(x[i], d[i]);
+            kept[i] = keeps_old && !is_finite(d[i]) ? old[i] : __fsub_rn(x[i], d[i]);
         if (is_bf16)
             store(kept, old, at, n);
         else

@@ -73,6 +73,8 @@ struct dsc_gpu_op {
 
 /* DECODE: what is not finite gives the residual back what it was; wanted in an allreduce alone. */
 #define DSC_GPU_OP_RESTORES 1u
+/* ENCODE: where D is not finite r stays, since nobody says later what was not: an all-to-all. */
+#define DSC_GPU_OP_KEEPS_OLD 2u
 
 /* The work of one thread block: elements from `first` of operation `op`. */
 struct dsc_gpu_tile {
@@ -84,10 +86,12 @@ struct dsc_gpu_work {
     const struct dsc_gpu_op *ops;
     const struct dsc_gpu_recv *recvs;
     const struct dsc_gpu_tile *tiles;
-    uint8_t *messages; /* 16-byte aligned */
-    float *partial;    /* 16-byte aligned */
-    uint32_t n_tiles;  /* 0: nothing is done, except that the call may end */
-    uint32_t flags;    /* DSC_GPU_WORK_* */
+    uint8_t *messages;           /* 16-byte aligned */
+    float *partial;              /* 16-byte aligned */
+    uint32_t n_tiles;            /* 0: nothing is done, except that the call may end */
+    uint32_t flags;              /* DSC_GPU_WORK_* */
+    uint64_t step;               /* below 2^40; shown in the progress word while the kernel runs */
+    uint64_t tx_bytes, rx_bytes; /* LAST: of the whole call, for its statistics */
 };
 
 #define DSC_GPU_WORK_LAST 1u /* the last kernel of a call, which ends it */
@@ -100,6 +104,7 @@ struct dsc_gpu_work {
 struct dsc_gpu_stats {
     uint64_t number;      /* calls ended up to here, this one included; 0: being written */
     uint64_t n_nonfinite; /* elements of the output that are not finite */
+    uint64_t tx_bytes, rx_bytes;
 };
 
 /* Of a communicator. All zero but the ring to begin with. */
@@ -109,12 +114,21 @@ struct dsc_gpu_state {
     uint32_t blocks_done;       /* of its last kernel */
     uint32_t ring_mask;         /* entries - 1, a power of two of them */
     struct dsc_gpu_stats *ring; /* the call numbered i is at i & ring_mask, from 1 on; NULL: none */
+    struct dsc_gpu_board *board; /* NULL: none */
 };
 
-/* Of a feedback object. */
+/* In host memory that the device sees. */
+struct dsc_gpu_board {
+    uint64_t progress; /* (sequence + 1) << 40 | step of the kernel that was begun last */
+    uint64_t aborted;  /* not 0: what runs is rubbish, and no call ends any more */
+};
+
+/* Of a feedback object; struct dsc_feedback_state of feedback/feedback.h. */
 struct dsc_gpu_feedback {
     uint32_t parity; /* calls read residual[parity], write the other, and flip it when they end */
     uint32_t known_zero; /* 1: `none` neither reads nor writes it */
+    uint32_t n_calls;    /* ended */
+    uint32_t last_wrote; /* the last call flipped the parity */
 };
 
 /* ---- a call ---- */

@@ -32,7 +32,7 @@ template <class Format> struct Stage {
     uint32_t n_nonfinite = 0; /* of this thread's output */
 
     __device__ Stage(const dsc_gpu_args &args_, const dsc_gpu_op &op_, uint32_t first_)
-        : args(args_), op(op_), first(first_), residual(args_),
+        : args(args_), op(op_), first(first_), residual(args_, op_),
           ranks(args_.call.op == DSCOMM_AVG ? static_cast<float>(args_.call.n_ranks) : 1.0f),
           is_exact((args_.call.n_ranks & (args_.call.n_ranks - 1)) == 0), format(args_, op_, first_)
     {
@@ -369,6 +369,7 @@ __global__ void __launch_bounds__(encodes(stage) ? Format::kThreads : Format::kD
 {
     uint32_t n_nonfinite = 0;
 
+    show_progress(args);
     if (blockIdx.x < args.work.n_tiles) {
         const dsc_gpu_tile tile = args.work.tiles[blockIdx.x];
         Stage<Format> s(args, args.work.ops[tile.op], tile.first);

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DSComm on GPUs: a communicator over an ncclComm_t, feedback objects in device memory. In
+ * libdscomm_cuda, which needs libcudart and libnccl; what is declared in dscomm.h is in libdscomm.
+ * Tested on an emulator alone: nothing of this has run on a GPU yet.
+ *
+ * On such a communicator
+ *   - send, recv and feedback objects are in device memory of its device, which is the calling
+ *     thread's current one;
+ *   - `stream` is a cudaStream_t, see dscomm_cuda_stream(); NULL is the default stream. A call
+ *     returns when it is enqueued. Calls run in issue order, whatever their streams;
+ *   - the first call of a shape, or dscomm_plan_create(), talks to all ranks and waits for them;
+ *   - calls may be captured into CUDA graphs of the caller, if the plan exists: nothing is
+ *     allocated, connected or waited for then, nor when the graph is launched. All ranks capture
+ *     the same calls and launch their graphs as often. Graphs with calls of a communicator end
+ *     before it does;
+ *   - "none" without feedback, for sums and averages, is ncclAllReduce(), unless the config's
+ *     exact_order is 1; so it is with a feedback object that is known to be zero, outside of
+ *     captures, which therefore must be so on all ranks;
+ *   - dscomm_comm_split() is not there: use ncclCommSplit(). Nor are momentum and the options of
+ *     top-k that reuse thresholds or depend on the sender's place.
+ */
+#ifndef DSCOMM_NCCL_H
+#define DSCOMM_NCCL_H
+
+#include "dscomm/dscomm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As in nccl.h and cuda_runtime_api.h, which need not be there. */
+typedef struct ncclComm *ncclComm_t;
+typedef struct CUstream_st *cudaStream_t;
+
+/** The stream argument of collectives on such a communicator. */
+static inline dscomm_stream_t *dscomm_cuda_stream(cudaStream_t stream)
+{
+    return (dscomm_stream_t *)(void *)stream;
+}
+
+/**
+ * Make a communicator of the ranks of an ncclComm_t. Collective.
+ *
+ * @param nccl     Borrowed until the communicator is destroyed; the device is its device. If a call
+ *                 fails or its deadline passes the library calls ncclCommAbort() on it: then it is
+ *                 gone, and must not be destroyed. Until dscomm_comm_destroy() nobody else uses it
+ *                 while calls are in flight.
+ * @param config   Borrowed for the call; NULL for defaults. n_threads and transport mean nothing
+ *                 here; preserve_input must be 0; chunk_bytes 0 is DSCOMM_CUDA_CHUNK_BYTES.
+ * @param comm_out Owned by the caller; untouched on error.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_INVALID      bad argument, or another device is current
+ *         DSCOMM_ERR_UNSUPPORTED  no libnccl.so.2
+ *         DSCOMM_ERR_MISMATCH     ranks differ in a shared setting, which is named
+ *         DSCOMM_ERR_TIMEOUT      a rank never came
+ *         DSCOMM_ERR_NO_MEMORY, DSCOMM_ERR_SYSTEM
+ *
+ * Threads: different ranks may join from different threads of one process.
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl,
+                                                   const dscomm_comm_config_t *config,
+                                                   dscomm_comm_t **comm_out);
+
+/**
+ * A residual of zeros on the current device. All functions of feedback.h work on it; they wait for
+ * the device, and no call that uses the object may be in flight. A call that failed leaves the
+ * residual as it was, and dscomm_feedback_commit() is to be called before anything else can be
+ * rolled back.
+ *
+ * @return as dscomm_feedback_create()
+ *         DSCOMM_ERR_UNSUPPORTED  momentum is not 0
+ */
+DSCOMM_API dscomm_status_t dscomm_feedback_create_cuda(size_t count,
+                                                       const dscomm_feedback_config_t *config,
+                                                       dscomm_feedback_t **fb_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of libdscomm_cuda: communicators over NCCL.
+ *
+ *   cuda_comm.c      life of a communicator, the backend's table, checks of pointers
+ *   cuda_call.c      one call: order, own graph or eager or the caller's capture, ncclAllReduce
+ *   cuda_run.c       what a plan needs: memory, tables, first exchange, captured graph
+ *   cuda_steps.c     enqueues a schedule on two streams
+ *   cuda_agree.c     what ranks must agree on when a communicator or a plan is made
+ *   cuda_watch.c     the watchdog; statistics out of the device's ring
+ *   cuda_feedback.c  residuals in device memory
+ *   schedule.c places.c   a plan as kernels and groups     kernels/  device code
+ *   nccl_table.c     NCCL's functions
+ */
+#ifndef DSC_CUDA_H
+#define DSC_CUDA_H
+
+#include "comm/comm.h"
+#include "cuda/nccl_table.h"
+#include "cuda/schedule.h"
+
+#define DSC_RING_ENTRIES 4096 /* calls that may end between two looks of the watchdog */
+
+/* What the device writes and the host reads, in mapped host memory. */
+struct dsc_mapped {
+    struct dsc_gpu_stats ring[DSC_RING_ENTRIES];
+    struct dsc_gpu_board board;
+};
+
+/* A plan on the device. Lives until it was dropped and no graph of the caller holds it. */
+struct dsc_cuda_run {
+    struct dsc_cuda_comm *comm;
+    struct dsc_cuda_run *next; /* of comm->runs */
+    struct dsc_schedule schedule;
+    uint16_t id; /* in the progress word */
+    void *tables;
+    uint8_t *messages;
+    float *partial;
+    struct dsc_gpu_prepared *launches; /* [n_nodes], of kernels */
+    cudaEvent_t *events;               /* [n_nodes], of nodes that are waited for */
+    cudaEvent_t fork, join;
+    cudaGraphExec_t graph;  /* NULL: calls are enqueued */
+    cudaGraphNode_t *nodes; /* [n_nodes] of the graph, of kernels */
+    cudaGraph_t template;
+    struct dsc_gpu_call call; /* of the graph's last launch */
+    bool all_none;            /* every tier's codec is `none` */
+    bool dropped;
+    _Atomic int n_graphs; /* of the caller */
+};
+
+struct dsc_watch;
+
+struct dsc_cuda_comm {
+    struct dscomm_comm base;
+    const struct dsc_nccl *nccl;
+    ncclComm_t handle;           /* borrowed */
+    pthread_mutex_t handle_lock; /* held by who uses the handle while another might abort it */
+    _Atomic bool aborted;        /* the handle is gone */
+    int device;
+    bool use_graphs;
+    cudaStream_t side; /* groups of eager calls */
+    cudaStream_t own;  /* for what happens between calls: agreeing, capture */
+    cudaEvent_t order; /* end of the last call */
+    struct dsc_gpu_state *state;
+    struct dsc_mapped *mapped, *mapped_device;
+    uint8_t *agree, *agree_device; /* [n_ranks + 1] records */
+    struct dsc_cuda_run *runs;     /* dropped ones that graphs hold among them */
+    pthread_mutex_t runs_lock;     /* the watchdog looks for names of steps */
+    uint16_t next_run;
+    struct dsc_watch *watch;
+    _Atomic uint64_t graph_hits, graph_updates, graph_misses;
+    _Atomic uint64_t plain_calls, plain_tx_bytes; /* ncclAllReduce */
+};
+
+/* ---- errors ---- */
+
+dscomm_status_t dsc_cuda_fail(cudaError_t error, const char *what, const char *file, int line);
+dscomm_status_t dsc_nccl_fail(const struct dsc_cuda_comm *cc, ncclResult_t result, const char *what,
+                              const char *file, int line);
+
+/* Returns from a function with dscomm_status_t. */
+#define CUDA_TRY(expr)                                               \
+    do {                                                             \
+        const cudaError_t error_ = (expr);                           \
+        if (error_ != cudaSuccess)                                   \
+            return dsc_cuda_fail(error_, #expr, __FILE__, __LINE__); \
+    } while (0)
+
+#define NCCL_TRY(cc, expr)                                                  \
+    do {                                                                    \
+        const ncclResult_t result_ = (expr);                                \
+        if (result_ != ncclSuccess && result_ != ncclInProgress)            \
+            return dsc_nccl_fail((cc), result_, #expr, __FILE__, __LINE__); \
+    } while (0)
+
+/* ---- cuda_call.c ---- */
+
+dscomm_status_t dsc_cuda_issue(struct dscomm_comm *comm, dscomm_stream_t *stream,
+                               const struct dsc_call_args *args);
+
+/* ---- cuda_run.c ---- */
+
+dscomm_status_t dsc_cuda_prepare(struct dscomm_comm *comm, struct dsc_plan_entry *entry);
+void dsc_cuda_drop(struct dsc_plan_entry *entry);
+/* Frees dropped runs that no graph holds any more. */
+void dsc_cuda_sweep(struct dsc_cuda_comm *cc);
+/* Graphs of the caller that hold runs of the communicator. */
+int dsc_cuda_live_graphs(struct dsc_cuda_comm *cc);
+/* The caller's graph that `stream` is captured into holds the run. */
+dscomm_status_t dsc_cuda_retain(struct dsc_cuda_run *run, cudaStream_t stream);
+
+/* ---- cuda_steps.c ---- */
+
+/*
+ * Enqueues a call, or adds it to what is being captured. nodes: NULL, or where the graph's nodes of
+ * kernels go.
+ */
+dscomm_status_t dsc_cuda_enqueue(struct dsc_cuda_run *run, const struct dsc_gpu_call *call,
+                                 cudaStream_t stream, cudaStream_t side, cudaGraphNode_t *nodes);
+
+/* ---- cuda_agree.c ---- */
+
+#define DSC_AGREE_BYTES 1024 /* of a record */
+
+/*
+ * Collective: every rank says how it fared and what must be equal, "key=value key=value". Returns
+ * `st` of the lowest rank that failed, DSCOMM_ERR_MISMATCH naming field and values, or DSCOMM_OK:
+ * the same on all ranks.
+ */
+dscomm_status_t dsc_cuda_agree(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *text);
+/* Waits, with the communicator's deadline, for all that `own` has. what: for the error. */
+dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what);
+
+/* ---- cuda_watch.c ---- */
+
+dscomm_status_t dsc_watch_start(struct dsc_cuda_comm *cc);
+void dsc_watch_stop(struct dsc_cuda_comm *cc);
+/* A call of the host begins, or has been enqueued, on a stream that is not captured. */
+dscomm_status_t dsc_watch_begin(struct dsc_cuda_comm *cc, cudaStream_t stream);
+dscomm_status_t dsc_watch_end(struct dsc_cuda_comm *cc, cudaStream_t stream);
+/* Aborts NCCL's communicator and fails this one. Threads: any. */
+void dsc_watch_fail(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *text);
+/* The watchdog fails the communicator soon. Threads: any. */
+void dsc_watch_abort(struct dsc_cuda_comm *cc);
+void dsc_watch_stats(const struct dsc_cuda_comm *cc, dscomm_stats_t *stats);
+
+/* ---- cuda_feedback.c ---- */
+
+extern const struct dsc_feedback_memory dsc_cuda_memory;
+
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One call. Whether it replays the plan's graph, is enqueued, becomes a part of the caller's
+ * capture or is NCCL's own allreduce follows from the calls so far and from settings that all ranks
+ * share: never from pointers, and so it is the same on all ranks.
+ */
+#include "cuda/cuda.h"
+
+#include <string.h>
+
+#include "cuda/ranges.h"
+
+static dscomm_status_t is_capturing(cudaStream_t stream, bool *out)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+
+    CUDA_TRY(cudaStreamIsCapturing(stream, &status));
+    if (status == cudaStreamCaptureStatusInvalidated)
+        return dsc_fail(DSCOMM_ERR_BAD_STATE, "the capture of the stream was invalidated before");
+    *out = status == cudaStreamCaptureStatusActive;
+    return DSCOMM_OK;
+}
+
+/* ---- order of calls ---- */
+
+/* An event that comes from outside of a graph, or goes there, is a node of it. */
+static dscomm_status_t enter(struct dsc_cuda_comm *cc, cudaStream_t stream, bool capturing)
+{
+    CUDA_TRY(cudaStreamWaitEvent(stream, cc->order, capturing ? cudaEventWaitExternal : 0));
+    return capturing ? DSCOMM_OK : dsc_watch_begin(cc, stream);
+}
+
+static dscomm_status_t leave(struct dsc_cuda_comm *cc, cudaStream_t stream, bool capturing)
+{
+    CUDA_TRY(cudaEventRecordWithFlags(cc->order, stream, capturing ? cudaEventRecordExternal : 0));
+    return capturing ? DSCOMM_OK : dsc_watch_end(cc, stream);
+}
+
+/* ---- ncclAllReduce ---- */
+
+static bool is_plain(const struct dsc_cuda_comm *cc, const struct dsc_call_args *a, bool capturing)
+{
+    const struct dsc_shape *const s = &a->shape;
+
+    if (!s->codec->by_dtype || s->collective != DSC_ALLREDUCE || cc->base.config.exact_order ||
+        cc->base.groups != NULL || (s->op != DSCOMM_SUM && s->op != DSCOMM_AVG))
+        return false;
+    return a->feedback == NULL || (!capturing && dsc_feedback_parts(a->feedback).known_zero);
+}
+
+static ncclDataType_t nccl_type(dscomm_dtype_t dtype)
+{
+    return dtype == DSCOMM_FLOAT32   ? ncclFloat32
+           : dtype == DSCOMM_FLOAT16 ? ncclFloat16
+                                     : ncclBfloat16;
+}
+
+/* What a rank of a ring sends. */
+static uint64_t ring_bytes(const struct dsc_cuda_comm *cc, const struct dsc_shape *s)
+{
+    const uint64_t n = (uint64_t)cc->base.n_ranks;
+
+    return 2 * (n - 1) * (s->count * dsc_dtype_bytes(s->dtype) / n);
+}
+
+static dscomm_status_t run_plain(struct dsc_cuda_comm *cc, const struct dsc_call_args *a,
+                                 cudaStream_t stream)
+{
+    const struct dsc_shape *const s = &a->shape;
+
+    if (s->count == 0)
+        return DSCOMM_OK;
+    dsc_range_push("dscomm ncclAllReduce");
+    const ncclResult_t result =
+        cc->nccl->AllReduce(a->send, a->recv, s->count, nccl_type(s->dtype),
+                            s->op == DSCOMM_AVG ? ncclAvg : ncclSum, cc->handle, stream);
+    dsc_range_pop();
+    NCCL_TRY(cc, result);
+    atomic_fetch_add(&cc->plain_calls, 1);
+    atomic_fetch_add(&cc->plain_tx_bytes, ring_bytes(cc, s));
+    return DSCOMM_OK;
+}
+
+/* ---- our own ---- */
+
+static struct dsc_gpu_call make_call(const struct dsc_cuda_comm *cc, const struct dsc_call_args *a)
+{
+    struct dsc_gpu_call call;
+
+    memset(&call, 0, sizeof(call)); /* calls are compared with what is between members, too */
+    call.send = a->send;
+    call.recv = a->recv;
+    call.state = cc->state;
+    call.seed = cc->base.config.seed;
+    call.rank = (uint32_t)cc->base.rank;
+    call.n_ranks = (uint32_t)cc->base.n_ranks;
+    call.dtype = a->shape.dtype;
+    call.op = a->shape.op;
+    if (a->feedback != NULL) {
+        const struct dsc_feedback_parts parts = dsc_feedback_parts(a->feedback);
+
+        call.residual[0] = parts.vectors[0];
+        call.residual[1] = parts.vectors[1];
+        call.feedback = parts.state;
+        call.beta = parts.beta;
+        call.residual_type = parts.type;
+    }
+    return call;
+}
+
+/* Gives the graph's kernels the call; NCCL's nodes know nothing of it. */
+static dscomm_status_t update(struct dsc_cuda_run *run, const struct dsc_gpu_call *call)
+{
+    for (uint32_t i = 0; i < run->schedule.n_nodes; i++) {
+        struct cudaKernelNodeParams params;
+        void *args[1];
+
+        if (run->schedule.nodes[i].is_group)
+            continue;
+        run->launches[i].args.call = *call;
+        params = dsc_gpu_node_params(&run->launches[i], args);
+        CUDA_TRY(cudaGraphExecKernelNodeSetParams(run->graph, run->nodes[i], &params));
+    }
+    run->call = *call;
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t replay(struct dsc_cuda_run *run, const struct dsc_gpu_call *call,
+                              cudaStream_t stream)
+{
+    const bool is_new = memcmp(call, &run->call, sizeof(*call)) != 0;
+
+    if (is_new)
+        DSC_TRY(update(run, call));
+    atomic_fetch_add(is_new ? &run->comm->graph_updates : &run->comm->graph_hits, 1);
+    CUDA_TRY(cudaGraphLaunch(run->graph, stream));
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t run_call(struct dsc_cuda_run *run, const struct dsc_call_args *a,
+                                cudaStream_t stream, bool capturing)
+{
+    const struct dsc_gpu_call call = make_call(run->comm, a);
+
+    if (capturing) {
+        DSC_TRY(dsc_cuda_retain(run, stream));
+        return dsc_cuda_enqueue(run, &call, stream, run->comm->side, NULL);
+    }
+    if (run->graph != NULL)
+        return replay(run, &call, stream);
+    return dsc_cuda_enqueue(run, &call, stream, run->comm->side, NULL);
+}
+
+/* ---- a call ---- */
+
+static dscomm_status_t find_run(struct dsc_cuda_comm *cc, const struct dsc_call_args *a,
+                                bool capturing, struct dsc_cuda_run **run_out)
+{
+    struct dsc_plan_entry *entry = dsc_comm_find_plan(&cc->base, &a->shape);
+
+    if (entry == NULL && capturing)
+        return dsc_fail(DSCOMM_ERR_BAD_STATE,
+                        "the stream is being captured and there is no plan of %zu %s with codec %s "
+                        "yet; make the call once before, or dscomm_plan_create()",
+                        a->shape.count, dsc_dtype_name(a->shape.dtype), a->shape.codec->spec);
+    DSC_TRY(dsc_comm_plan(&cc->base, &a->shape, &entry));
+    *run_out = entry->run;
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t run_in_order(struct dsc_cuda_comm *cc, struct dsc_cuda_run *run,
+                                    const struct dsc_call_args *a, cudaStream_t stream,
+                                    bool capturing)
+{
+    dscomm_status_t st;
+
+    pthread_mutex_lock(&cc->handle_lock); /* the watchdog does not abort while work is enqueued */
+    st = dsc_comm_check(&cc->base);
+    if (st == DSCOMM_OK)
+        st = enter(cc, stream, capturing);
+    if (st == DSCOMM_OK)
+        st = run == NULL ? run_plain(cc, a, stream) : run_call(run, a, stream, capturing);
+    if (st == DSCOMM_OK)
+        st = leave(cc, stream, capturing);
+    pthread_mutex_unlock(&cc->handle_lock);
+    /* A capture that fails has run nothing; else the peers wait for what will not come. */
+    if (st == DSCOMM_OK || st == DSCOMM_ERR_BAD_STATE || capturing)
+        return st;
+    return dsc_comm_fail(&cc->base, NULL, st, -1);
+}
+
+dscomm_status_t dsc_cuda_issue(struct dscomm_comm *comm, dscomm_stream_t *stream,
+                               const struct dsc_call_args *args)
+{
+    struct dsc_cuda_comm *const cc = (struct dsc_cuda_comm *)comm;
+    const cudaStream_t on = (cudaStream_t)(void *)stream;
+    struct dsc_cuda_run *run = NULL;
+    const uint64_t start = dsc_now_ns();
+    bool capturing = false;
+
+    dsc_log_set_rank(comm->rank, comm->n_ranks);
+    DSC_TRY(dsc_comm_check(comm));
+    DSC_TRY(is_capturing(on, &capturing));
+    if (!is_plain(cc, args, capturing))
+        DSC_TRY(find_run(cc, args, capturing, &run));
+    DSC_TRY(run_in_order(cc, run, args, on, capturing));
+    if (args->feedback != NULL)
+        dsc_feedback_issued(args->feedback, run != NULL && !capturing,
+                            run != NULL && !run->all_none);
+    comm->sequence++;
+    atomic_fetch_add(&comm->call_ns, dsc_now_ns() - start);
+    return DSCOMM_OK;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks as processes, each with a device of its own. Without arguments this starts itself as three
+ * ranks; one of them may kill itself in the middle, and the others must say so in time.
+ */
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda/gpu_case.h"
+
+namespace {
+
+constexpr int kRanks = 3;
+
+std::string to_hex(const ncclUniqueId &id)
+{
+    std::string hex;
+    char two[3];
+
+    for (unsigned char c : id.internal) {
+        snprintf(two, sizeof(two), "%02x", c);
+        hex += two;
+    }
+    return hex;
+}
+
+ncclUniqueId from_hex(const char *hex)
+{
+    ncclUniqueId id;
+
+    for (size_t i = 0; i < sizeof(id.internal); i++) {
+        unsigned byte = 0;
+
+        sscanf(hex + 2 * i, "%2x", &byte);
+        id.internal[i] = (char)byte;
+    }
+    return id;
+}
+
+#define NEED(condition)                                                                  \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            fprintf(stderr, "rank %d: %s: %s\n", rank, #condition, dscomm_last_error()); \
+            return 1;                                                                    \
+        }                                                                                \
+    } while (0)
+
+/* Inputs are rank + 1 everywhere: the sum of 3 ranks is 6 and has codes without error. */
+int make_calls(int rank, dscomm_comm_t *comm, cudaStream_t stream, bool dies)
+{
+    constexpr size_t n = 20000;
+    const std::vector<float> mine(n, (float)(rank + 1));
+    std::vector<float> out(n);
+    float *device = nullptr;
+    const char *text = "";
+
+    NEED(cudaMalloc((void **)&device, n * sizeof(float)) == cudaSuccess);
+    for (int i = 0; i < 4; i++) {
+        NEED(cudaMemcpy(device, mine.data(), n * sizeof(float), cudaMemcpyHostToDevice) ==
+             cudaSuccess);
+        if (dies && i == 2 && rank == 1)
+            kill(getpid(), SIGKILL);
+        if (dscomm_allreduce_compressed(device, device, n, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                        dscomm_codec("int8"), nullptr, comm,
+                                        dscomm_cuda_stream(stream)) != DSCOMM_OK)
+            break;
+        cudaStreamSynchronize(stream);
+        if (dscomm_comm_async_error(comm, nullptr) != DSCOMM_OK)
+            break;
+        NEED(cudaMemcpy(out.data(), device, n * sizeof(float), cudaMemcpyDeviceToHost) ==
+             cudaSuccess);
+        NEED(dies && i == 2 ? true : out == std::vector<float>(n, 6.0f));
+    }
+    if (!dies)
+        return dscomm_comm_async_error(comm, &text) == DSCOMM_OK ? 0 : 1;
+    for (int tries = 0; tries < 1000 && dscomm_comm_async_error(comm, &text) == DSCOMM_OK; tries++)
+        usleep(10000);
+    NEED(dscomm_comm_async_error(comm, &text) < 0);
+    fprintf(stderr, "rank %d was told: %s\n", rank, text);
+    NEED(strstr(text, "rank") != nullptr);
+    return 0;
+}
+
+int rank_main(int rank, const char *id, bool dies)
+{
+    dscomm_comm_config_t config = gpu_config();
+    dscomm_comm_t *comm = nullptr;
+    cudaStream_t stream;
+    ncclComm_t nccl;
+
+    config.timeout_ms = dies ? 2000 : 20000;
+    NEED(cudaSetDevice(rank) == cudaSuccess);
+    NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+    NEED(ncclCommInitRank(&nccl, kRanks, from_hex(id), rank) == ncclSuccess);
+    NEED(dscomm_comm_create_nccl(nccl, &config, &comm) == DSCOMM_OK);
+    const int rc = make_calls(rank, comm, stream, dies);
+
+    NEED(dscomm_comm_destroy(comm) == DSCOMM_OK);
+    return rc;
+}
+
+/* Exit status of each rank; 1000 + signal if it was killed. */
+std::vector<int> run_ranks(const char *mode)
+{
+    ncclUniqueId id;
+    std::vector<pid_t> pids;
+    std::vector<int> result;
+
+    EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+    for (int r = 0; r < kRanks; r++) {
+        const pid_t pid = fork();
+
+        if (pid == 0) {
+            execl("/proc/self/exe", "gpu_process", "--rank", std::to_string(r).c_str(),
+                  to_hex(id).c_str(), mode, nullptr);
+            _exit(127);
+        }
+        pids.push_back(pid);
+    }
+    for (pid_t pid : pids) {
+        int status = 0;
+
+        EXPECT_EQ(waitpid(pid, &status, 0), pid);
+        result.push_back(WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status));
+    }
+    return result;
+}
+
+TEST(Processes, reduce)
+{
+    EXPECT_EQ(run_ranks("lives"), std::vector<int>(kRanks, 0));
+}
+
+TEST(Processes, tell_of_one_that_dies)
+{
+    EXPECT_EQ(run_ranks("dies"), (std::vector<int>{ 0, 1000 + SIGKILL, 0 }));
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    if (argc == 5 && strcmp(argv[1], "--rank") == 0)
+        return rank_main(atoi(argv[2]), argv[3], strcmp(argv[4], "dies") == 0);
+    testing::InitGoogleTest(&argc, argv);
+    return RUN_ALL_TESTS();
+}
