@@ -77,6 +77,7 @@ int make_calls(int rank, dscomm_comm_t *comm, cudaStream_t stream, bool dies)
              cudaSuccess);
         NEED(dies && i == 2 ? true : out == std::vector<float>(n, 6.0f));
     }
+    NEED(dies || cudaFree(device) == cudaSuccess);
     if (!dies)
         return dscomm_comm_async_error(comm, &text) == DSCOMM_OK ? 0 : 1;
     for (int tries = 0; tries < 1000 && dscomm_comm_async_error(comm, &text) == DSCOMM_OK; tries++)
@@ -102,6 +103,9 @@ int rank_main(int rank, const char *id, bool dies)
     const int rc = make_calls(rank, comm, stream, dies);
 
     NEED(dscomm_comm_destroy(comm) == DSCOMM_OK);
+    if (!dies) /* else it was aborted, which frees it */
+        NEED(ncclCommDestroy(nccl) == ncclSuccess);
+    NEED(cudaStreamDestroy(stream) == cudaSuccess);
     return rc;
 }
 

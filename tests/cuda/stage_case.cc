@@ -4,6 +4,7 @@
  */
 #include "cuda/stage_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -141,7 +142,7 @@ Bytes bytes_of(const std::vector<float> &v)
 {
     Bytes bytes(v.size() * sizeof(float));
 
-    memcpy(bytes.data(), v.data(), bytes.size());
+    std::copy_n(reinterpret_cast<const uint8_t *>(v.data()), bytes.size(), bytes.begin());
     return bytes;
 }
 
@@ -320,7 +321,7 @@ Bytes Rank::run_host(const dsc_op &op, const Inputs &inputs)
         if (op.kind == DSC_OP_SUM && static_cast<int>(i) == op.own_at && op.n_recvs > 0)
             continue; /* the host finds it in the gather buffer */
         aligned.emplace_back(inputs[i].bytes.size() / 8 + 4);
-        memcpy(align16(aligned.back()), inputs[i].bytes.data(), inputs[i].bytes.size());
+        std::copy(inputs[i].bytes.begin(), inputs[i].bytes.end(), align16(aligned.back()));
         msgs.push_back(align16(aligned.back()));
     }
     scratch = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(scratch) + 63) / 64 * 64);
@@ -328,7 +329,7 @@ Bytes Rank::run_host(const dsc_op &op, const Inputs &inputs)
                                    op.msg_bytes > 0 ? align16(out) : nullptr, scratch, &flaw);
     dsc_fp_leave(saved);
     if (op.kind == DSC_OP_ENCODE || op.kind == DSC_OP_GATHER)
-        memcpy(&gather_[op.keep], align16(out), op.msg_bytes);
+        std::copy_n(align16(out), op.msg_bytes, gather_.begin() + op.keep);
     return Bytes(align16(out), align16(out) + op.msg_bytes);
 }
 
