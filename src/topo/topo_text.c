@@ -165,7 +165,7 @@ static dscomm_status_t get_link(const struct statement *st, dscomm_link_kind_t k
 
 static dscomm_status_t on_link(const struct statement *st)
 {
-    dscomm_link_kind_t kind;
+    dscomm_link_kind_t kind = DSCOMM_LINK_NVLINK; /* get_kind() sets it */
     dscomm_topo_link_t *link;
     uint64_t bps = 0;
     int count = 0;
