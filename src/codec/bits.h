@@ -28,6 +28,16 @@
 
 #define BLOCK_MAX 256 /* elements of the largest block */
 
+/*
+ * Copies bytes that a peer may write to at any time: what is looked at afterwards is the copy,
+ * which the compiler may not read from there again.
+ */
+static inline void copy_once(void *dst, const void *src, size_t n)
+{
+    memcpy(dst, src, n);
+    __asm__ volatile("" : : "r"(dst) : "memory");
+}
+
 static inline uint32_t bits_of(float x)
 {
     uint32_t u;

@@ -72,7 +72,7 @@ static uint32_t load_word(const uint8_t *src)
 {
     uint32_t word;
 
-    memcpy(&word, src, sizeof(word));
+    copy_once(&word, src, sizeof(word));
     return word;
 }
 
@@ -223,7 +223,7 @@ static const char *unpack_segment(struct inner *inner, const struct dsc_codec *c
     if (wrong != NULL)
         return wrong;
     if (at != mask) /* it is read twice, and a peer may write there meanwhile */
-        memcpy(mask, at, dsc_ceil_div(inner->n, 8));
+        copy_once(mask, at, dsc_ceil_div(inner->n, 8));
     return read_planes(inner, codec, &packed, mask);
 }
 

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "codec/bits.h"
 #include "codec/huffman.h"
 #include "codec/huffman_code.h"
 
@@ -26,10 +27,15 @@ struct plane_code {
 
 static const char *read_code(struct plane_code *c, const uint8_t *src, size_t bytes)
 {
-    if (bytes < 2 || src[0] >= src[1])
+    uint8_t ends[2];
+
+    if (bytes < sizeof(ends))
         return "a code of fewer than two symbols";
-    c->first = src[0];
-    c->last = src[1];
+    copy_once(ends, src, sizeof(ends)); /* a peer may write there meanwhile */
+    c->first = ends[0];
+    c->last = ends[1];
+    if (c->first >= c->last)
+        return "a code of fewer than two symbols";
     c->bytes = 2 + (size_t)(c->last - c->first + 2) / 2;
     if (c->bytes > bytes)
         return "a plane that ends within its code";

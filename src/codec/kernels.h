@@ -109,7 +109,7 @@ typedef void dsc_block_encode_fn(void *q, void *scale, float *d, const float *x,
 typedef void dsc_block_encode_feedback_fn(void *q, void *scale, float *r_out, const float *v,
                                           const float *r, float beta, unsigned flags, size_t n,
                                           uint32_t block);
-/* What random numbers follow from, besides the element's index; `first`: that of x[0], even. */
+/* What random numbers follow from, besides the element's index; `first`: that of x[0], any. */
 struct dsc_draw {
     uint32_t seed, call, rank;
     uint64_t first;

@@ -73,46 +73,45 @@ static struct segment segment_at(const struct dsc_codec *codec, const struct dsc
 
 /* ---- reading ---- */
 
-/* The kept values, one after the other. */
+/*
+ * The kept elements, a run at a time. A peer may write to the message meanwhile, also where it is
+ * being made: what has been looked at is a copy.
+ */
 struct reader {
     const struct segment *s;
-    size_t next;
+    size_t next; /* behind the run */
+    size_t n, at;
     float d[RUN];
+    uint16_t index[RUN];
 };
 
-static void read_run(struct reader *r)
+/* False: the segment is poison, and there is no run. */
+static bool read_run(struct reader *r)
 {
     const struct segment *const s = r->s;
-
-    s->codec->ops->decode(s->codec, &s->values, r->next, dsc_min_size(RUN, s->values.n - r->next),
-                          r->d, 0);
-}
-
-static float read_value(struct reader *r)
-{
-    if (r->next % RUN == 0)
-        read_run(r);
-    return r->d[r->next++ % RUN];
-}
-
-static bool indices_ascend(const struct segment *s)
-{
-    const size_t k = s->values.n;
+    const size_t first = r->next, n = dsc_min_size(RUN, s->values.n - first);
+    const int before = first > 0 ? r->index[RUN - 1] : -1;
     unsigned n_wrong = 0;
 
-    for (size_t i = 1; i < k; i++)
-        n_wrong += s->index[i] <= s->index[i - 1];
-    return n_wrong == 0 && s->index[k - 1] < s->n;
+    s->codec->ops->decode(s->codec, &s->values, first, n, r->d, 0);
+    copy_once(r->index, s->index + first, n * sizeof(*r->index));
+    for (size_t i = 0; i < n; i++)
+        n_wrong += is_nan(r->d[i]);
+    for (size_t i = 1; i < n; i++)
+        n_wrong += r->index[i] <= r->index[i - 1];
+    r->at = 0;
+    r->n = n;
+    r->next = first + n;
+    if (n_wrong == 0 && r->index[0] > before && r->index[n - 1] < s->n)
+        return true;
+    r->n = 0;
+    r->next = s->values.n;
+    return false;
 }
 
-static bool is_poison(const struct segment *s)
+static bool has_run(const struct reader *r)
 {
-    struct reader r = { .s = s };
-    bool has_nan = false;
-
-    while (r.next < s->values.n)
-        has_nan |= is_nan(read_value(&r));
-    return has_nan || !indices_ascend(s);
+    return r->next < r->s->values.n;
 }
 
 static void fill(float *dst, float x, size_t n)
@@ -125,52 +124,64 @@ static void decode_segment(const struct segment *s, float *dst)
 {
     struct reader r = { .s = s };
 
-    if (is_poison(s)) {
-        fill(dst, float_of(F32_NAN), s->n);
-        return;
-    }
     memset(dst, 0, s->n * sizeof(*dst));
-    for (size_t i = 0; i < s->values.n; i++)
-        dst[s->index[i]] = read_value(&r);
+    while (has_run(&r)) {
+        if (!read_run(&r)) {
+            fill(dst, float_of(F32_NAN), s->n);
+            return;
+        }
+        for (size_t i = 0; i < r.n; i++)
+            dst[r.index[i]] = r.d[i];
+    }
 }
 
-/* Elements that are not kept: adding +0 changes nothing but the sign of -0. */
-static void add_zeros(const struct segment *s, float *acc)
+/* To elements [at, end): adding +0 changes nothing but the sign of -0. */
+static void add_zeros(float *acc, size_t at, size_t end)
 {
-    size_t at = 0;
+    for (; at < end; at++)
+        acc[at] = acc[at] + 0.0f;
+}
 
-    for (size_t i = 0; i <= s->values.n; i++) {
-        const size_t end = i < s->values.n ? s->index[i] : s->n;
-
-        for (; at < end; at++)
-            acc[at] = acc[at] + 0.0f;
-        at = end + 1;
+/* To those from `at` on that are not kept, up to the run's last. Returns the one behind it. */
+static size_t add_zeros_between(float *acc, size_t at, const struct reader *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        add_zeros(acc, at, r->index[i]);
+        at = r->index[i] + (size_t)1;
     }
+    return at;
 }
 
 static void add_segment(const struct segment *s, float *acc)
 {
+    const bool has_minus_zero = dsc_kernels_get()->count_minus_zero(acc, s->n) > 0;
     struct reader r = { .s = s };
+    size_t at = 0;
 
-    if (is_poison(s)) {
-        fill(acc, float_of(F32_NAN), s->n);
-        return;
+    while (has_run(&r)) {
+        if (!read_run(&r)) {
+            fill(acc, float_of(F32_NAN), s->n);
+            return;
+        }
+        if (has_minus_zero)
+            at = add_zeros_between(acc, at, &r);
+        for (size_t i = 0; i < r.n; i++)
+            acc[r.index[i]] = acc[r.index[i]] + r.d[i];
     }
-    if (dsc_kernels_get()->count_minus_zero(acc, s->n) > 0)
-        add_zeros(s, acc);
-    for (size_t i = 0; i < s->values.n; i++)
-        acc[s->index[i]] = acc[s->index[i]] + read_value(&r);
+    if (has_minus_zero)
+        add_zeros(acc, at, s->n);
 }
 
 static bool segment_stays_finite(const struct segment *s, float a)
 {
     struct reader r = { .s = s };
 
-    if (is_poison(s))
-        return false;
-    while (r.next < s->values.n) {
-        if (!is_finite(a * read_value(&r)))
+    while (has_run(&r)) {
+        if (!read_run(&r))
             return false;
+        for (size_t i = 0; i < r.n; i++)
+            if (!is_finite(a * r.d[i]))
+                return false;
     }
     return true;
 }
@@ -190,7 +201,7 @@ static bool encode_segment(const struct segment *s, const struct dsc_top_source 
         for (size_t i = 0; i < len; i++) {
             if (!is_clean)
                 s->index[at + i] = (uint16_t)(at + i);
-            x[i] = is_clean ? dsc_top_value(src, s->index[at + i]) : float_of(F32_NAN);
+            x[i] = is_clean ? dsc_top_value_at(src, &s->index[at + i], s->n) : float_of(F32_NAN);
         }
         s->codec->ops->encode(s->codec, &s->values, at, len, x, NULL);
     }
@@ -198,24 +209,45 @@ static bool encode_segment(const struct segment *s, const struct dsc_top_source 
     return is_clean;
 }
 
+/* What is kept of a tile. */
+struct kept {
+    size_t n;
+    uint16_t at[DSC_TILE_ELEMS]; /* in the tile */
+    float d[DSC_TILE_ELEMS], old[DSC_TILE_ELEMS];
+};
+
+/* The next elements of the message that are in the tile [at, at + n), with their old r. */
+static void read_tile(struct kept *kept, struct reader *sent, const float *r, size_t at, size_t n)
+{
+    kept->n = 0;
+    for (;;) {
+        if (sent->at == sent->n && (!has_run(sent) || !read_run(sent)))
+            return;
+        const size_t i = sent->index[sent->at];
+
+        if (i >= at + n)
+            return;
+        kept->at[kept->n] = (uint16_t)(i - at);
+        kept->old[kept->n] = r[i];
+        kept->d[kept->n++] = sent->d[sent->at++];
+    }
+}
+
 /* A tile's residual: x, less what was sent. r_out may be r, so that the old r goes first. */
 static void keep_tile(struct reader *sent, const struct dsc_top_source *src, size_t at, size_t n,
                       float *r_out, unsigned flags)
 {
     const struct dsc_kernels *const kernels = dsc_kernels_get();
-    const uint16_t *const index = sent->s->index;
-    const size_t first = sent->next, k = sent->s->values.n;
-    float old[DSC_TILE_ELEMS], tile[DSC_TILE_ELEMS];
+    struct kept kept;
+    float tile[DSC_TILE_ELEMS];
     float *const left = (flags & DSC_STREAM) != 0 ? tile : r_out + at;
-    size_t end = first;
 
-    for (; end < k && index[end] < at + n; end++)
-        old[end - first] = src->r[index[end]];
+    read_tile(&kept, sent, src->r, at, n);
     kernels->axpy(left, src->v + at, src->r + at, src->beta, n);
-    for (size_t i = first; i < end; i++) {
-        float *const x = &left[index[i] - at];
+    for (size_t i = 0; i < kept.n; i++) {
+        float *const x = &left[kept.at[i]];
 
-        *x = residual_of(*x, read_value(sent), old[i - first], (flags & DSC_KEEP_OLD) != 0);
+        *x = residual_of(*x, kept.d[i], kept.old[i], (flags & DSC_KEEP_OLD) != 0);
     }
     if (left == tile)
         kernels->stream(r_out + at, tile, n);
@@ -304,7 +336,7 @@ static void topk_clear_sent(const struct dsc_codec *codec, const struct dsc_msg 
         const struct segment s = segment_at(codec, msg, first + at);
 
         for (size_t i = 0; i < s.values.n; i++)
-            u[at + s.index[i]] = 0.0f;
+            u[at + dsc_top_index_at(&s.index[i], s.n)] = 0.0f;
     }
 }
 

@@ -310,6 +310,6 @@ bool dsc_top_select(uint16_t *index, const struct dsc_top_source *src, size_t n,
         !choose_guessed(index, src, n, k, make_guess(src, n, k), key))
         *key = choose_of_all(index, src, n, k);
     for (size_t i = 0; i < k; i++) /* larger than all others, so one of them is here */
-        n_bad += !is_finite(dsc_top_value(src, index[i]));
+        n_bad += !is_finite(dsc_top_value_at(src, &index[i], n));
     return n_bad == 0;
 }

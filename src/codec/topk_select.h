@@ -27,10 +27,22 @@ static inline float dsc_top_value(const struct dsc_top_source *src, size_t i)
     return src->v[i] + kept;
 }
 
+/* An index of a segment of n, from where a peer may have written to it: inside, whatever it is. */
+static inline size_t dsc_top_index_at(const uint16_t *index, size_t n)
+{
+    return dsc_min_size(*(const volatile uint16_t *)index, n - 1);
+}
+
+static inline float dsc_top_value_at(const struct dsc_top_source *src, const uint16_t *index,
+                                     size_t n)
+{
+    return dsc_top_value(src, dsc_top_index_at(index, n));
+}
+
 /**
  * Chooses k of n elements by the bits of |x| as integers.
  *
- * @param index [k] ascending; anything on false
+ * @param index [k] ascending; anything on false. May be in reach of a peer
  * @param n     at most DSC_SEGMENT
  * @param k     from 1 to n
  * @param last  NULL, or the smallest chosen |x|, as bits: that of a call before (0: of none), then

@@ -161,22 +161,29 @@ BLOCK_RUNS(e5m2)
 ENCODER_RUNS(int4s)
 
 /*
- * Passes the index where pairs get another upper half; where the key changes; and not where a block
- * begins in a call.
+ * Passes the index where pairs get another upper half; where the key changes; not where a block
+ * begins in an allreduce; and odd, as the shares of a reduce-scatter may begin, passing both.
  */
 static const struct dsc_draw draw = { 5, 6, 7, ((uint64_t)3 << 17) - 512 };
 static const struct dsc_draw late_draw = { 5, 6, 7, ((uint64_t)1 << 33) - 1024 };
-static const struct dsc_draw odd_draw = { 5, 6, 7, 8 };
+static const struct dsc_draw short_draw = { 5, 6, 7, 8 };
+static const struct dsc_draw odd_draw = { 5, 6, 7, ((uint64_t)1 << 33) - 101 };
 
-#define SR_RUNS(format)                                                                           \
-    static void run_##format##_encode_sr(const struct dsc_kernels *k, call_t *c)                  \
-    {                                                                                             \
-        k->format##_encode_sr(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block,         \
-                              c->n % 4 == 1 ? &odd_draw : &draw);                                 \
-    }                                                                                             \
-    static void run_##format##_encode_sr_late(const struct dsc_kernels *k, call_t *c)             \
-    {                                                                                             \
-        k->format##_encode_sr(c->arg[0], c->arg[1], NULL, c->arg[2], c->n, c->block, &late_draw); \
+static const struct dsc_draw *draw_of(const call_t *c, const struct dsc_draw *usual)
+{
+    return c->n % 4 == 1 ? &short_draw : c->n % 4 == 3 ? &odd_draw : usual;
+}
+
+#define SR_RUNS(format)                                                                   \
+    static void run_##format##_encode_sr(const struct dsc_kernels *k, call_t *c)          \
+    {                                                                                     \
+        k->format##_encode_sr(c->arg[0], c->arg[1], c->arg[2], c->arg[3], c->n, c->block, \
+                              draw_of(c, &draw));                                         \
+    }                                                                                     \
+    static void run_##format##_encode_sr_late(const struct dsc_kernels *k, call_t *c)     \
+    {                                                                                     \
+        k->format##_encode_sr(c->arg[0], c->arg[1], NULL, c->arg[2], c->n, c->block,      \
+                              draw_of(c, &late_draw));                                    \
     }
 SR_RUNS(int8)
 SR_RUNS(int4)

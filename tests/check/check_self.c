@@ -228,6 +228,16 @@ static void sr_forgets_high_bits(void *q, void *scale, float *d, const float *x,
     dsc_int4_encode_sr_c(q, scale, d, x, n, block, &here);
 }
 
+/* Takes an odd first element for the even one before it. */
+static void sr_starts_even(void *q, void *scale, float *d, const float *x, size_t n, uint32_t block,
+                           const struct dsc_draw *draw)
+{
+    struct dsc_draw even = *draw;
+
+    even.first -= even.first % 2;
+    dsc_int8_encode_sr_c(q, scale, d, x, n, block, &even);
+}
+
 /* Rounds its scales down. */
 static void mxfp4_ceil_is_floor(void *q, void *scale, float *d, const float *x, size_t n,
                                 uint32_t block)
@@ -386,6 +396,7 @@ PLANT(finds_wrong_ties, "e4m3_encode_only", e4m3_encode, e4m3_ties_go_up)
 PLANT(finds_rotation_order, "hadamard_rotate", hadamard_rotate, rotates_backwards)
 PLANT(finds_shifted_draw, "int8_encode_sr", int8_encode_sr, sr_is_shifted)
 PLANT(finds_draw_that_starts_over, "int8_encode_sr", int8_encode_sr, sr_starts_over)
+PLANT(finds_draw_that_starts_even, "int8_encode_sr", int8_encode_sr, sr_starts_even)
 PLANT(finds_forgotten_bits, "int4_encode_sr_late", int4_encode_sr, sr_forgets_high_bits)
 PLANT(finds_misread_inf, "e5m2_decode", e5m2_decode, e5m2_inf_is_a_number)
 PLANT(finds_dropped_nan, "at_least", at_least, at_least_drops_nan)
@@ -438,6 +449,7 @@ const struct check_test check_self_tests[] = {
     { "self.finds_rotation_order", finds_rotation_order },
     { "self.finds_shifted_draw", finds_shifted_draw },
     { "self.finds_draw_that_starts_over", finds_draw_that_starts_over },
+    { "self.finds_draw_that_starts_even", finds_draw_that_starts_even },
     { "self.finds_forgotten_bits", finds_forgotten_bits },
     { "self.finds_misread_inf", finds_misread_inf },
     { "self.finds_dropped_nan", finds_dropped_nan },

@@ -31,6 +31,10 @@ TEXT_EXTS = CODE_EXTS + ('.md', '.txt', '.json', '.in')
 TEXT_NAMES = ('LICENSE', '.gitignore', '.gitattributes', '.clang-format')
 
 
+# What a check looks at besides the tree: the option that says where it is.
+NEEDED = {'env_doc': 'dscomm_info', 'exports': 'library', 'paths': 'library'}
+
+
 class Missing(Exception):
     """A tool that the check needs is not installed."""
 
@@ -305,11 +309,15 @@ def main():
     parser.add_argument('check', choices=sorted(CHECKS))
     parser.add_argument('--root', required=True)
     parser.add_argument('--build', default='/nonexistent')
-    parser.add_argument('--library', default='/nonexistent')
-    parser.add_argument('--dscomm-info', default='/nonexistent')
+    parser.add_argument('--library')
+    parser.add_argument('--dscomm-info')
     parser.add_argument('--cc', default='cc')
     parser.add_argument('--cxx', default='c++')
     args = parser.parse_args()
+    path = getattr(args, NEEDED.get(args.check, 'root'))
+    if path is None or not os.path.exists(path):
+        parser.error('%s needs --%s, a path that exists: %s' %
+                     (args.check, NEEDED.get(args.check, 'root').replace('_', '-'), path))
     try:
         findings = list(CHECKS[args.check](args))
     except Missing as tool:

@@ -102,8 +102,19 @@ def try_fault(folder, library, fault, failures):
     return False
 
 
+def try_without_options(failures):
+    """What a check needs and is not told, or is not there, is an error of usage."""
+    for options in ([], ['--dscomm-info', '/nonexistent/dscomm_info', '--library', '/nonexistent/so']):
+        for check in ('env_doc', 'exports', 'paths'):
+            run = subprocess.run([sys.executable, os.path.join(HERE, 'lint.py'), '--root', HERE,
+                                  check] + options, capture_output=True, text=True, check=False)
+            if run.returncode != 2 or 'a path that exists' not in run.stderr:
+                failures.append('%s with %s: %s' % (check, options, run.stderr))
+
+
 def main():
     failures = []
+    try_without_options(failures)
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, 'lib.so')
         write(folder, 'lib.c', 'int dscomm_thing(void)\n{\n    return 0;\n}\n')

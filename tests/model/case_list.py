@@ -346,6 +346,7 @@ def halves():
             yield Case(L3, c, dtype=dtype, count=700, inject='0:0:900:7f80,1:2:9:7e00', coll=coll)
         for p in (1, 2, 9, 33):
             yield Case(FLAT[p], 'int8', count=515, calls=2, coll=coll)
+        yield Case(FLAT[33], 'int8', count=515, inject='1:0:300:7fc00000', calls=2, coll=coll)
         for n in (0, 1, 255, 256, 9001):
             yield Case(L3, 'int8', count=n, calls=2, coll=coll)
         yield Case(L3, 'int8', count=1000, feedback=0, inject=NEWS, coll=coll)
@@ -403,6 +404,7 @@ def codes_of_others():
     for coll in halves_of_sums + ('broadcast', 'all_to_all'):
         for c in ('int8,sr', 'int4,sr'):
             yield Case(L3, c, count=1000, feedback=0, calls=2, chunk=512, seed=7, coll=coll)
+            yield Case(L3, c, count=1001, feedback=0, calls=1, chunk=256, coll=coll)  # odd starts
         yield Case('0,1', 'nvfp4', count=140001, feedback=0, calls=1, chunk=256, coll=coll)
     yield Case(L4, 'int8:block=16,sr', count=1500, feedback=0, calls=2, coll='broadcast', root=2)
 

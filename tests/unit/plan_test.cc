@@ -194,15 +194,19 @@ TEST(Plan, HalvesMeetAndCoverTheirVectors)
                                                   count * (size_t)n, 512, feedback);
                         std::vector<int> encoded(count * (size_t)n), made(encoded);
 
-                        for (uint32_t i = 0; i < p->n_ops; i++)
+                        for (uint32_t i = 0; i < p->n_ops; i++) {
+                            const auto kind = p->ops[i].kind;
+
+                            if (kind == DSC_OP_RESTORE || kind == DSC_OP_DECODE) { /* flat */
+                                ASSERT_EQ(p->ops[i].n_sends, 0u) << "of " << n << " ranks";
+                            }
                             for (size_t e = p->ops[i].start; e < p->ops[i].start + p->ops[i].n;
                                  e++) {
-                                const auto kind = p->ops[i].kind;
-
                                 encoded[e] += kind == DSC_OP_SEND || kind == DSC_OP_FINAL;
                                 made[e] += kind == DSC_OP_RESULT || kind == DSC_OP_FINAL ||
                                            kind == DSC_OP_DECODE;
                             }
+                        }
                         for (size_t e = 0; e < encoded.size(); e++) {
                             const bool own = e / count == (size_t)r;
                             const bool up = collective == DSC_REDUCE_SCATTER;

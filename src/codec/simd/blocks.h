@@ -333,7 +333,10 @@ DSC_INLINE void encode(enum format format, struct encoding e, size_t n, uint32_t
         encode_blocks(format, e, n, block, KEEP_D);
 }
 
-/* Span by span of those with one key. In calls blocks start at multiples of their size. */
+/*
+ * Span by span of those with one key. Where blocks do not start at multiples of their size, as in
+ * shares of any length, the reference draws.
+ */
 DSC_INLINE void encode_drawn(enum format format, struct encoding e, size_t n, uint32_t block)
 {
     const enum kept kept = e.out == NULL ? KEEP_NOTHING : KEEP_D;
