@@ -344,10 +344,10 @@ DSCOMM_API dscomm_status_t dscomm_all_to_all_compressed(
  * elements (nvfp4, topk). Each vector begins a block of the codec of its own. A vector is exempt
  * from the codec when its call passes "none", or when it is smaller than the config's min_bytes.
  *
- * Vectors and feedback objects of a group must be different ones; all stay the calls' until end
- * (with a stream, until that is synchronized), and all calls of a communicator use the same stream.
- * Groups nest: the outermost end counts. Communicators run one after the other, in the order of
- * first use.
+ * Vectors of a group must be different ones, and feedback objects (DSCOMM_ERR_INVALID); all stay
+ * the calls' until end (with a stream, until that is synchronized), and all calls of a communicator
+ * use the same stream. Groups nest: the outermost end counts. Communicators run one after the
+ * other, in the order of first use.
  *
  * @return DSCOMM_OK
  *         DSCOMM_ERR_BAD_STATE  end without start

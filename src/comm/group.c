@@ -71,6 +71,18 @@ static bool is_exempt(const struct dscomm_comm *comm, const struct dsc_shape *sh
            shape->count * dsc_dtype_bytes(shape->dtype) < comm->config.min_bytes;
 }
 
+/* The residual that a call leaves is what the next one starts from: side by side, one would be
+ * lost. */
+static dscomm_status_t check_not_shared(const struct dsc_calls *calls, const dscomm_feedback_t *fb)
+{
+    for (size_t i = 0; fb != NULL && i < calls->n; i++)
+        if (calls->args[i].feedback == fb)
+            return dsc_fail(DSCOMM_ERR_INVALID,
+                            "feedback %p is that of call %zu of this group, must be another object",
+                            (const void *)fb, i);
+    return DSCOMM_OK;
+}
+
 dscomm_status_t dsc_group_add(struct dscomm_comm *comm, dscomm_stream_t *stream,
                               const struct dsc_call_args *args)
 {
@@ -82,6 +94,7 @@ dscomm_status_t dsc_group_add(struct dscomm_comm *comm, dscomm_stream_t *stream,
             DSCOMM_ERR_INVALID,
             "stream %p, must be that of the group's first call on this communicator, %p",
             (void *)stream, (void *)group->stream);
+    DSC_TRY(check_not_shared(&group->calls, kept.feedback));
     if (is_exempt(comm, &kept.shape))
         kept.shape.codec = dscomm_codec("none");
     if (!dsc_calls_append(&group->calls, &kept))

@@ -379,6 +379,11 @@ TEST(Group, MisuseIsNamed)
     EXPECT_EQ(g.issue(0, w.comms[0]), DSCOMM_OK);
     EXPECT_EQ(g.issue(1, w.comms[0], stream), DSCOMM_ERR_INVALID);
     EXPECT_NE(std::string(dscomm_last_error()).find("stream"), std::string::npos);
+    EXPECT_EQ(dscomm_allreduce_compressed(g.in[0].data(), g.in[1].data(), 10, DSCOMM_FLOAT32,
+                                          DSCOMM_SUM, dscomm_codec("int8"), g.feedback[0],
+                                          w.comms[0], nullptr),
+              DSCOMM_ERR_INVALID); /* two residuals for one object: one would be lost */
+    EXPECT_NE(std::string(dscomm_last_error()).find("is that of call 0"), std::string::npos);
     EXPECT_EQ(dscomm_group_end(), DSCOMM_OK);
     EXPECT_EQ(g.out[0], g.in[0]);
     EXPECT_EQ(g.out[1], Floats(20, -1.0f));
