@@ -8,7 +8,7 @@ static dscomm_status_t call(const struct perf_rank *rank, const struct perf_row 
                             const void *send, void *recv)
 {
     return dscomm_all_gather_compressed(send, recv, row->count, row->dtype, row->codec,
-                                        row->feedback, rank->comm, NULL);
+                                        row->feedback, rank->comm, rank->stream);
 }
 
 static const struct perf_collective all_gather = {

@@ -15,7 +15,7 @@ static dscomm_status_t call(const struct perf_rank *rank, const struct perf_row 
                             const void *send, void *recv)
 {
     return dscomm_broadcast(send, recv, row->count, row->dtype, rank->args->root, row->codec,
-                            rank->comm, NULL);
+                            rank->comm, rank->stream);
 }
 
 static const struct perf_collective broadcast = {

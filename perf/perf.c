@@ -111,6 +111,23 @@ static bool check_json(const struct perf_args *args)
     return file != NULL || args->json_path == NULL;
 }
 
+/* What this build, and the rest of the options, make of --device. */
+static bool check_device(const struct perf_args *args)
+{
+    char value[16];
+
+    if (args->on_cuda && perf_on_cuda == NULL) {
+        perf_complain(args, "--device", "cuda",
+                      "built without CUDA (no nvcc or nccl.h was found), allowed: host");
+        return false;
+    }
+    if (args->n_replays == 0 || args->on_cuda)
+        return true;
+    (void)snprintf(value, sizeof(value), "%d", args->n_replays);
+    perf_complain(args, "-G", value, "graphs need --device cuda, allowed without: 0");
+    return false;
+}
+
 static int run(struct job *job, bool launched)
 {
     const struct perf_args *const args = job->args;
@@ -138,6 +155,8 @@ int perf_main(const struct perf_collective *coll, int argc, char **argv)
 
     if (!perf_args_parse(&args, argc, argv, &code))
         return code;
+    if (!check_device(&args))
+        return PERF_EXIT_USAGE;
     if (!coll->reduces) { /* one row, whatever -o says, as in nccl-tests */
         args.ops[0] = DSCOMM_SUM;
         args.n_ops = 1;

@@ -9,6 +9,7 @@
  *   perf_launch.c   processes, threads  perf_measure.c  the loop over codecs, types and sizes
  *   perf_report.c   table, summary      perf_json.c     the same as JSON
  *   perf_vectors.c  what a collective's vectors hold
+ *   perf_host.c     vectors in host memory      perf_cuda.c, perf_no_cuda.c  in a GPU's
  */
 #ifndef PERF_H
 #define PERF_H
@@ -46,6 +47,8 @@ struct perf_args {
     int n_ranks;    /* local ranks to start; 0: not given */
     int n_threads;  /* of a rank; 0: the library's default */
     int timeout_s;  /* 0: the library's default */
+    int n_replays;  /* launches of a captured graph per timed iteration; 0: calls are eager */
+    bool on_cuda;   /* vectors are in device memory */
     int root;       /* of a broadcast */
     size_t unalign; /* first element of the buffers that is used */
     bool check, per_iter, feedback;
@@ -65,6 +68,8 @@ bool perf_args_parse(struct perf_args *args, int argc, char **argv, int *exit_co
 /* One line on stderr: "PROGRAM: OPTION 'VALUE': ..."; value NULL: none. */
 void perf_complain(const struct perf_args *args, const char *option, const char *value,
                    const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* Of either of a rank's vectors. */
+size_t perf_buffer_bytes(const struct perf_args *args);
 /* Next size of the sweep, or false at its end. */
 bool perf_next_size(const struct perf_args *args, size_t *bytes);
 
@@ -120,7 +125,11 @@ struct perf_rank {
     const struct perf_args *args;
     const struct perf_collective *coll;
     const struct perf_source *source;
-    dscomm_comm_t *comm;
+    const struct perf_place_ops *where;
+    dscomm_comm_t *control; /* host: small facts */
+    dscomm_comm_t *comm;    /* what is measured; may be `control` */
+    dscomm_stream_t *stream;
+    void *where_state;
     int rank, n_ranks;
     void *send_mem, *recv_mem;
     uint8_t *send, *recv;       /* first element used, args->unalign into the memory */
@@ -151,6 +160,31 @@ struct perf_collective {
     dscomm_status_t (*call)(const struct perf_rank *rank, const struct perf_row *row,
                             const void *send, void *recv);
 };
+
+/* ---- where vectors are when they are reduced; data are made and checked in host memory ---- */
+
+struct perf_place_ops {
+    /* Makes comm, and what the others need. `control` and the host's buffers are there. Collective.
+     */
+    dscomm_status_t (*open)(struct perf_rank *pr, const dscomm_comm_config_t *config);
+    void (*close)(struct perf_rank *pr);
+    dscomm_status_t (*feedback_create)(size_t count, dscomm_feedback_t **fb_out);
+    /* Around the timed calls of a row in one placement. */
+    dscomm_status_t (*begin)(struct perf_rank *pr, const struct perf_row *row, bool in_place);
+    void (*end)(struct perf_rank *pr);
+    /* Brings the input there; outside of times, as get is. */
+    dscomm_status_t (*put)(const struct perf_rank *pr, const struct perf_row *row, bool in_place);
+    /* A call, or what begin() made of it; back when it is over. */
+    dscomm_status_t (*call)(const struct perf_rank *pr, const struct perf_row *row, bool in_place,
+                            double *us_out);
+    dscomm_status_t (*get)(const struct perf_rank *pr, const struct perf_row *row, bool in_place);
+    /* "device 0, NAME" for the header. */
+    void (*describe)(const struct perf_rank *pr, char *text, size_t text_bytes);
+    /* What figures mean, where they do not mean speed; NULL: nothing to say. */
+    const char *(*caveat)(const struct perf_rank *pr);
+};
+extern const struct perf_place_ops perf_on_host;
+extern const struct perf_place_ops *const perf_on_cuda; /* NULL: not built */
 
 /* ---- what a collective's vectors hold ---- */
 
@@ -210,6 +244,8 @@ dscomm_status_t perf_barrier(const struct perf_rank *pr);
 dscomm_status_t perf_max_f32(const struct perf_rank *pr, float *values, size_t n);
 dscomm_status_t perf_sum_u64(const struct perf_rank *pr, uint64_t value, uint64_t *sum_out);
 dscomm_status_t perf_all_equal(const struct perf_rank *pr, uint64_t value, bool *equal_out);
+/* Rank 0's bytes, to all. */
+dscomm_status_t perf_share_bytes(const struct perf_rank *pr, void *bytes, size_t n);
 /* Every rank's text of up to PERF_LINE_BYTES - 1 bytes; lines: [n_ranks][PERF_LINE_BYTES]. */
 #define PERF_LINE_BYTES 96
 dscomm_status_t perf_gather_lines(const struct perf_rank *pr, const char *line,
@@ -232,6 +268,7 @@ struct perf_report {
     const struct perf_collective *coll;
     int n_ranks;
     const char *data_text;          /* borrowed */
+    const char *caveat;             /* static; NULL: none */
     char (*lines)[PERF_LINE_BYTES]; /* [n_ranks], owned: who and where the ranks are */
     struct perf_result *results;    /* owned */
     size_t n_results;

@@ -167,6 +167,12 @@ static bool parse_transport(struct perf_args *args, const char *text)
     return false;
 }
 
+static bool parse_device(struct perf_args *args, const char *text)
+{
+    args->on_cuda = strcmp(text, "cuda") == 0;
+    return args->on_cuda || strcmp(text, "host") == 0;
+}
+
 static bool parse_data(struct perf_args *args, const char *text)
 {
     args->data = text;
@@ -176,7 +182,7 @@ static bool parse_data(struct perf_args *args, const char *text)
 
 /* ---- the table ---- */
 
-enum { OPT_CODEC = 256, OPT_FEEDBACK, OPT_TRANSPORT, OPT_DATA };
+enum { OPT_CODEC = 256, OPT_DEVICE, OPT_FEEDBACK, OPT_TRANSPORT, OPT_DATA };
 
 #define MEMBER(name) offsetof(struct perf_args, name)
 #define MAX_BYTES ((uint64_t)1 << 53) /* beyond, doubles skip integers */
@@ -201,6 +207,8 @@ static const struct option_row options[] = {
       parse_check },
     { 'g', "ngpus", "N", KIND_INT, MEMBER(n_ranks), 1, 1024, NULL,
       "ranks to start on this machine; without it a launcher's (torchrun, mpirun, srun)", NULL },
+    { 'G', "cudagraph", "N", KIND_INT, MEMBER(n_replays), 0, 10000, NULL,
+      "with --device cuda: capture a call, time N launches of the graph; 0: eager (0)", NULL },
     { 't', "nthreads", "N", KIND_INT, MEMBER(n_threads), 1, 256, NULL,
       "threads that compute in each rank (DSCOMM_THREADS)", NULL },
     { 'o', "op", "OP", KIND_OTHER, 0, 0, 0, "sum avg max min all", "operation (sum)", parse_op },
@@ -218,6 +226,8 @@ static const struct option_row options[] = {
       "deadline of every wait (DSCOMM_TIMEOUT_MS)", NULL },
     { OPT_CODEC, "codec", "SPEC", KIND_OTHER, 0, 0, 0, "at most 32 codecs",
       "codec of a table; repeat for more (none, bf16, int8)", parse_codec },
+    { OPT_DEVICE, "device", "NAME", KIND_OTHER, 0, 0, 0, "host cuda",
+      "where vectors are; cuda: rank r of a machine has device r (host)", parse_device },
     { OPT_FEEDBACK, "feedback", "0|1", KIND_BOOL, MEMBER(feedback), 0, 1, "0 or 1",
       "error feedback (1; never for max and min)", NULL },
     { OPT_TRANSPORT, "transport", "NAME", KIND_OTHER, 0, 0, 0, "auto shm tcp loopback",

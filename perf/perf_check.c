@@ -197,6 +197,7 @@ dscomm_status_t perf_check_probe(const struct perf_rank *pr, const struct perf_r
     uint8_t *send, *recv;
     struct probe probe;
     int64_t n_bad = 0;
+    double us;
 
     /* Options such as ,hadamard: what they make of the probe's values is not exact. */
     if (kind == PROBE_NONE || !sends_probe(row->codec, kind) ||
@@ -210,7 +211,9 @@ dscomm_status_t perf_check_probe(const struct perf_rank *pr, const struct perf_r
     for (size_t at = 0; at < perf_send_count(pr, row); at += row->count)
         perf_repeat(send + at * perf_dtype_bytes(row->dtype), row->count, probe.values,
                     probe.period, perf_dtype_bytes(row->dtype));
-    PERF_TRY(pr->coll->call(pr, row, send, recv));
+    PERF_TRY(pr->where->put(pr, row, in_place));
+    PERF_TRY(pr->where->call(pr, row, in_place, &us));
+    PERF_TRY(pr->where->get(pr, row, in_place));
 
     for (int i = 0; i < perf_n_parts(pr); i++)
         n_bad += count_wrong(&probe, row, recv + (size_t)i * part_bytes);

@@ -14,7 +14,7 @@
 static dscomm_status_t reduce(const struct perf_rank *pr, float *values, size_t n, dscomm_op_t op)
 {
     return dscomm_allreduce_compressed(values, values, n, DSCOMM_FLOAT32, op, dscomm_codec("none"),
-                                       NULL, pr->comm, NULL);
+                                       NULL, pr->control, NULL);
 }
 
 static void spread(float *values, uint64_t word)
@@ -59,6 +59,23 @@ dscomm_status_t perf_all_equal(const struct perf_rank *pr, uint64_t value, bool 
     for (int i = 0; i < WORD_BYTES; i++)
         *equal_out = *equal_out && largest[i] == smallest[i];
     return DSCOMM_OK;
+}
+
+dscomm_status_t perf_share_bytes(const struct perf_rank *pr, void *bytes, size_t n)
+{
+    float *const values = calloc(n, sizeof(float));
+    uint8_t *const at = bytes;
+
+    if (values == NULL)
+        return DSCOMM_ERR_NO_MEMORY;
+    for (size_t i = 0; pr->rank == 0 && i < n; i++)
+        values[i] = (float)at[i];
+
+    const dscomm_status_t st = reduce(pr, values, n, DSCOMM_SUM);
+    for (size_t i = 0; st == DSCOMM_OK && i < n; i++)
+        at[i] = (uint8_t)values[i];
+    free(values);
+    return st;
 }
 
 dscomm_status_t perf_gather_lines(const struct perf_rank *pr, const char *line,

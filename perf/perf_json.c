@@ -166,6 +166,10 @@ static cJSON *make_json(const struct perf_report *report)
     cJSON_AddStringToObject(top, "transport",
                             args->transport != NULL ? args->transport : "default");
     cJSON_AddStringToObject(top, "data", report->data_text);
+    cJSON_AddStringToObject(top, "device", args->on_cuda ? "cuda" : "host");
+    cJSON_AddNumberToObject(top, "graph_launches", args->n_replays);
+    if (report->caveat != NULL)
+        cJSON_AddStringToObject(top, "note", report->caveat);
     add_config(top, report);
 
     cJSON *const list = cJSON_AddArrayToObject(top, "results");

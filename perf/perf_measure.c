@@ -46,24 +46,24 @@ static dscomm_status_t one_call(struct perf_rank *pr, const struct perf_row *row
 {
     uint8_t *send, *recv;
     uint64_t before, after;
+    double took_us;
 
     tally->call = pr->n_calls++;
     perf_place(pr, row, in_place, &send, &recv);
     perf_inputs_fill(row->in, send, perf_send_count(pr, row), tally->call);
+    PERF_TRY(pr->where->put(pr, row, in_place));
     PERF_TRY(perf_barrier(pr));
     PERF_TRY(wire_total(pr, &before));
-
-    const uint64_t start_ns = perf_now_ns();
-    PERF_TRY(pr->coll->call(pr, row, send, recv));
-    const uint64_t took_ns = perf_now_ns() - start_ns;
-
+    PERF_TRY(pr->where->call(pr, row, in_place, &took_us));
     PERF_TRY(wire_total(pr, &after));
+    PERF_TRY(pr->where->get(pr, row, in_place));
     if (pr->args->check)
         tally->hash =
             perf_hash(tally->hash, recv, perf_recv_count(pr, row) * perf_dtype_bytes(row->dtype));
     if (tally->is_timed) {
-        tally->times_us[tally->i] = (float)took_ns * 1e-3f;
-        tally->wire_bytes += after - before;
+        tally->times_us[tally->i] = (float)took_us;
+        tally->wire_bytes +=
+            (after - before) / (pr->args->n_replays > 0 ? (uint64_t)pr->args->n_replays : 1u);
     }
     return DSCOMM_OK;
 }
@@ -154,7 +154,10 @@ static dscomm_status_t measure_with(struct perf_rank *pr, const struct perf_row 
         PERF_TRY(dscomm_feedback_reset(row->feedback));
     if (pr->args->check)
         PERF_TRY(perf_check_probe(pr, row, in_place, &place->n_wrong));
-    PERF_TRY(all_calls(pr, row, in_place, tally));
+    PERF_TRY(pr->where->begin(pr, row, in_place));
+    const dscomm_status_t st = all_calls(pr, row, in_place, tally);
+    pr->where->end(pr);
+    PERF_TRY(st);
     if (pr->args->check) {
         PERF_TRY(check_equal(pr, row, tally->hash, &place->n_wrong));
         uint8_t *send, *recv;
@@ -238,7 +241,7 @@ static dscomm_status_t run_size(struct perf_rank *pr, struct perf_row *row)
     (void)snprintf(pr->doing, sizeof(pr->doing), "codec %s, %zu elements",
                    dscomm_codec_spec(row->codec), row->count);
     if (pr->args->feedback && takes_feedback(row->op))
-        PERF_TRY(dscomm_feedback_create(perf_send_count(pr, row), NULL, &row->feedback));
+        PERF_TRY(pr->where->feedback_create(perf_send_count(pr, row), &row->feedback));
     const dscomm_status_t st = run_row(pr, row);
     dscomm_feedback_destroy(row->feedback);
     row->feedback = NULL;
@@ -291,36 +294,34 @@ static dscomm_status_t run_codec(struct perf_rank *pr, const char *spec)
 
 /* ---- a rank's life ---- */
 
-static dscomm_status_t join(struct perf_rank *pr, const dscomm_unique_id_t *id)
+static dscomm_status_t join(struct perf_rank *pr, const dscomm_unique_id_t *id,
+                            const dscomm_comm_config_t *config)
 {
-    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
-
-    config.timeout_ms = pr->args->timeout_s * 1000;
-    config.n_threads = pr->args->n_threads;
-    config.transport = pr->args->transport;
     if (id == NULL)
-        PERF_TRY(dscomm_comm_create_from_env(&config, &pr->comm));
+        PERF_TRY(dscomm_comm_create_from_env(config, &pr->control));
     else
-        PERF_TRY(dscomm_comm_create(pr->n_ranks, pr->rank, id, &config, &pr->comm));
-    pr->rank = dscomm_comm_rank(pr->comm);
-    pr->n_ranks = dscomm_comm_n_ranks(pr->comm);
+        PERF_TRY(dscomm_comm_create(pr->n_ranks, pr->rank, id, config, &pr->control));
+    pr->rank = dscomm_comm_rank(pr->control);
+    pr->n_ranks = dscomm_comm_n_ranks(pr->control);
     return DSCOMM_OK;
 }
 
-static void *make_buffer(const struct perf_rank *pr)
+size_t perf_buffer_bytes(const struct perf_args *args)
 {
-    return aligned_alloc(64, (pr->args->max_bytes + 4 * pr->args->unalign + 64) / 64 * 64);
+    return (args->max_bytes + 4 * args->unalign + 64) / 64 * 64;
 }
 
 static dscomm_status_t open_report(struct perf_rank *pr, struct perf_report *report)
 {
-    char line[PERF_LINE_BYTES], host[64] = "?";
+    char line[PERF_LINE_BYTES], host[40] = "?", device[40];
     char(*const lines)[PERF_LINE_BYTES] = calloc((size_t)pr->n_ranks, sizeof(*lines));
 
     if (lines == NULL)
         return DSCOMM_ERR_NO_MEMORY;
     (void)gethostname(host, sizeof(host) - 1);
-    (void)snprintf(line, sizeof(line), "Rank %2d Pid %6d on %s", pr->rank, (int)getpid(), host);
+    pr->where->describe(pr, device, sizeof(device));
+    (void)snprintf(line, sizeof(line), "Rank %2d Pid %6d on %s%s", pr->rank, (int)getpid(), host,
+                   device);
     const dscomm_status_t st = perf_gather_lines(pr, line, lines);
     if (st < 0 || pr->rank != 0) {
         free(lines);
@@ -330,6 +331,7 @@ static dscomm_status_t open_report(struct perf_rank *pr, struct perf_report *rep
                                     .coll = pr->coll,
                                     .n_ranks = pr->n_ranks,
                                     .data_text = pr->source->text,
+                                    .caveat = pr->where->caveat(pr),
                                     .lines = lines };
     pr->report = report;
     perf_report_header(report);
@@ -339,11 +341,17 @@ static dscomm_status_t open_report(struct perf_rank *pr, struct perf_report *rep
 static dscomm_status_t work(struct perf_rank *pr, const dscomm_unique_id_t *id,
                             struct perf_report *report)
 {
-    PERF_TRY(join(pr, id));
-    pr->send_mem = make_buffer(pr);
-    pr->recv_mem = make_buffer(pr);
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+    config.timeout_ms = pr->args->timeout_s * 1000;
+    config.n_threads = pr->args->n_threads;
+    config.transport = pr->args->transport;
+    PERF_TRY(join(pr, id, &config));
+    pr->send_mem = aligned_alloc(64, perf_buffer_bytes(pr->args));
+    pr->recv_mem = aligned_alloc(64, perf_buffer_bytes(pr->args));
     if (pr->send_mem == NULL || pr->recv_mem == NULL)
         return DSCOMM_ERR_NO_MEMORY;
+    PERF_TRY(pr->where->open(pr, &config));
     PERF_TRY(open_report(pr, report));
     for (int i = 0; i < pr->args->n_codecs; i++)
         PERF_TRY(run_codec(pr, pr->args->codecs[i]));
@@ -357,6 +365,7 @@ int perf_rank_run(const struct perf_args *args, const struct perf_collective *co
     struct perf_rank pr = { .args = args,
                             .coll = coll,
                             .source = source,
+                            .where = args->on_cuda ? perf_on_cuda : &perf_on_host,
                             .rank = rank,
                             .n_ranks = n_ranks,
                             .doing = "start" };
@@ -373,7 +382,8 @@ int perf_rank_run(const struct perf_args *args, const struct perf_collective *co
     if (st == DSCOMM_OK && pr.report != NULL)
         code = perf_report_end(&report);
     perf_report_destroy(&report);
-    dscomm_comm_destroy(pr.comm);
+    pr.where->close(&pr);
+    dscomm_comm_destroy(pr.control);
     free(pr.send_mem);
     free(pr.recv_mem);
     return code;

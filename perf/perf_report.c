@@ -54,6 +54,12 @@ void perf_report_header(struct perf_report *report)
     print_config(args, report->n_ranks);
     printf("# data %s\n", report->data_text);
     printf("# transport %s\n", args->transport != NULL ? args->transport : "default");
+    if (args->on_cuda)
+        printf("# device cuda, %s; NCCL carries messages, times are of %s\n",
+               args->n_replays > 0 ? "calls replayed as a graph" : "calls enqueued",
+               args->n_replays > 0 ? "the device" : "the host, until the stream is done");
+    if (report->caveat != NULL)
+        printf("# note: %s\n", report->caveat);
     if (args->feedback && any_without_feedback(args))
         printf("# note: max and min run without feedback\n");
     printf("#\n# Ranks\n");

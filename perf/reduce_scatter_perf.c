@@ -8,7 +8,7 @@ static dscomm_status_t call(const struct perf_rank *rank, const struct perf_row 
                             const void *send, void *recv)
 {
     return dscomm_reduce_scatter_compressed(send, recv, row->count, row->dtype, row->op, row->codec,
-                                            row->feedback, rank->comm, NULL);
+                                            row->feedback, rank->comm, rank->stream);
 }
 
 static const struct perf_collective reduce_scatter = {

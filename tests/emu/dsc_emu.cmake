@@ -18,6 +18,20 @@ function(dsc_emu_module name)
     target_link_libraries(${name} PRIVATE emu_cudart)
 endfunction()
 
+# dsc_on_emulator(test modules... [ENVIRONMENT VAR=x ...]): runs a test's command on the emulator.
+function(dsc_on_emulator test)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ENVIRONMENT")
+    list(TRANSFORM arg_UNPARSED_ARGUMENTS REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE modules)
+    string(REPLACE ";" ":" modules "${modules}")
+    set_property(
+        TEST ${test} APPEND PROPERTY ENVIRONMENT
+        LD_LIBRARY_PATH=$<TARGET_FILE_DIR:emu_cudart>
+        CUDAEMU_KERNELS=${modules}
+        # stacks of fibers are not what the detector of returned frames expects
+        ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=0
+        ${arg_ENVIRONMENT})
+endfunction()
+
 # dsc_emu_test(name PROGRAM target MODULES ... LABELS ... [TIMEOUT seconds] [ENVIRONMENT VAR=x ...]
 #              [MODES ...])
 # One test per mode, name_<mode>: the order of threads fwd, rev and rand, and lazy, where work runs only
@@ -27,22 +41,11 @@ function(dsc_emu_test name)
     if(NOT arg_MODES)
         set(arg_MODES fwd rev rand lazy)
     endif()
-    set(modules "")
-    foreach(module IN LISTS arg_MODULES)
-        list(APPEND modules $<TARGET_FILE:${module}>)
-    endforeach()
-    string(REPLACE ";" ":" modules "${modules}")
     add_dependencies(${arg_PROGRAM} emu_cudart emu_nccl emu_nvml ${arg_MODULES}) # found at run time
     foreach(mode IN LISTS arg_MODES)
         dsc_test_command(${name}_${mode} COMMAND $<TARGET_FILE:${arg_PROGRAM}>
                          LABELS emu ${arg_LABELS} TIMEOUT ${arg_TIMEOUT})
-        set_property(
-            TEST ${name}_${mode} APPEND PROPERTY ENVIRONMENT
-            LD_LIBRARY_PATH=$<TARGET_FILE_DIR:emu_cudart>
-            CUDAEMU_KERNELS=${modules}
-            # stacks of fibers are not what the detector of returned frames expects
-            ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=0
-            ${arg_ENVIRONMENT})
+        dsc_on_emulator(${name}_${mode} ${arg_MODULES} ENVIRONMENT ${arg_ENVIRONMENT})
         if(mode STREQUAL "lazy")
             set_property(TEST ${name}_${mode} APPEND PROPERTY ENVIRONMENT CUDAEMU_LAZY=1)
         elseif(mode STREQUAL "rand")

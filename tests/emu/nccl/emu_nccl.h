@@ -68,7 +68,7 @@ struct Comm {
     std::string text;     // of the last error
 
     std::mutex run_lock; // one operation of a communicator at a time
-    uint64_t n_run = 0;  // operations so far: each replay of a graph counts
+    uint64_t n_run = 0;  // collectives so far: each replay of a graph counts
     std::set<cudaStream_t> streams;
     bool has_last = false;
     cudaStream_t last_stream = nullptr;

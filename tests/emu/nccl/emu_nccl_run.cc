@@ -4,12 +4,13 @@
 // header that says what the sender believes to be doing; a receiver that does something else has
 // found a bug that NCCL would answer with a hang or with wrong bytes.
 #include "emu/nccl/emu_nccl.h"
+#include <algorithm>
 #include <string.h>
 #include <deque>
 #include <map>
 
 struct Header {
-    uint64_t number; // operations of the sender's communicator before this one
+    uint64_t number; // collectives of the sender's communicator before this one
     Kind kind;
     ncclDataType_t type;
     ncclRedOp_t op;
@@ -187,7 +188,7 @@ static std::string describe(const Header &h)
 {
     char text[120];
 
-    snprintf(text, sizeof(text), "%s of %llu %s (operation %llu, %s)", kind_name(h.kind),
+    snprintf(text, sizeof(text), "%s of %llu %s (after %llu collectives, %s)", kind_name(h.kind),
              static_cast<unsigned long long>(h.count), type_name(h.type),
              static_cast<unsigned long long>(h.number),
              h.is_captured ? "replayed by a graph" : "eager");
@@ -215,7 +216,7 @@ bool Engine::is_expected(int peer, const Message &m)
     else if (mine.op != theirs.op || mine.root != theirs.root)
         what = "different reductions or roots";
     else if (mine.kind != Kind::RECV && mine.number != theirs.number)
-        what = "different numbers of operations before this one";
+        what = "different numbers of collectives before this one";
     if (!what)
         return true;
     c->fail_all(ncclInvalidUsage, "MISMATCH, %s: %s here meets %s of rank %d", what,
@@ -298,6 +299,13 @@ ncclResult_t Engine::run()
     }
 }
 
+// Ranks may have different numbers of sends and receives, as the root of a broadcast does.
+static bool has_collective(const Batch &b)
+{
+    return std::any_of(b.tasks.begin(), b.tasks.end(),
+                       [](const Task &t) { return t.kind != Kind::SEND && t.kind != Kind::RECV; });
+}
+
 void run_batch(Batch *b)
 {
     Comm *c = b->c.get();
@@ -311,10 +319,11 @@ void run_batch(Batch *b)
         return;
     Engine e;
     e.c = c;
-    e.number = c->n_run++;
+    e.number = c->n_run;
     e.is_captured = b->is_captured;
     for (const Task &t : b->tasks)
         e.add(t);
+    c->n_run += has_collective(*b);
     if (e.run() != ncclSuccess)
         return;
     for (const auto &f : e.last)
