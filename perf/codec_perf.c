@@ -6,6 +6,7 @@
  * moment of the machine meets all of them; each figure is the median of its rounds. The instruction
  * set is chosen once per process, so every level runs in a child of its own.
  */
+#include "codec_perf.h"
 #include "codec/codec.h"
 #include "perf.h"
 
@@ -55,6 +56,7 @@ struct options {
     const char *data;  /* as of all_reduce_perf */
     const char *codec; /* NULL: all */
     const char *level; /* NULL: all */
+    bool on_cuda;
 };
 
 struct work {
@@ -364,7 +366,7 @@ static int usage(const char *why)
         stderr,
         "codec_perf: %s\n"
         "usage: codec_perf [-b BYTES] [-n ROUNDS] [--codec SPEC] [--level c|avx2|avx512|neon]\n"
-        "                  [--data lm|cnn|normal|file:PATH]\n"
+        "                  [--data lm|cnn|normal|file:PATH] [--device host|cuda]\n"
         "  -b  float32 bytes per message, 4 to 4G, suffixes K M G; default 128K and 64M\n"
         "  -n  rounds whose median is shown, 1 to %d; default %d\n",
         why, ROUNDS_MAX, ROUNDS_DEFAULT);
@@ -407,6 +409,7 @@ static const char *parse_options(int argc, char **argv, struct options *opt)
         { "codec", required_argument, NULL, 'c' },
         { "level", required_argument, NULL, 'l' },
         { "data", required_argument, NULL, 'd' },
+        { "device", required_argument, NULL, 'D' },
         { NULL, 0, NULL, 0 },
     };
     int c;
@@ -422,9 +425,14 @@ static const char *parse_options(int argc, char **argv, struct options *opt)
             return "--level takes c, avx2, avx512 or neon";
         if (c == 'd' && !is_data(opt->data = optarg))
             return "--data takes lm, cnn, normal or file:PATH";
+        if (c == 'D' && !(opt->on_cuda = strcmp(optarg, "cuda") == 0) &&
+            strcmp(optarg, "host") != 0)
+            return "--device takes host or cuda";
         if (c == '?')
             return "unknown option, or one without its value";
     }
+    if (opt->on_cuda && opt->level != NULL)
+        return "--level is of the host's CPU";
     return optind == argc ? NULL : "takes options only";
 }
 
@@ -436,6 +444,8 @@ int main(int argc, char **argv)
 
     if (why != NULL)
         return usage(why);
+    if (opt.on_cuda)
+        return codec_perf_cuda(opt.codec, opt.bytes, opt.rounds);
     (void)printf(
         "# GB/s of float32 elements on one core, median of %d rounds; x: times memcpy of the "
         "same bytes in the same rounds; data %s\n",

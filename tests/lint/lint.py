@@ -16,7 +16,9 @@ import tempfile
 LAYERS = {'core': 0, 'codec': 1, 'device': 1, 'feedback': 1, 'topo': 1, 'transport': 2, 'plan': 3,
           'tuner': 4, 'exec': 5, 'comm': 6, 'batch': 7, 'cuda': 7}
 SHARED_SECOND_HEADERS = {'codec/kernels.h'}  # the primitives, used by executors and checks too
-PERF_INTERNAL = {'codec_error.c', 'codec_perf.c', 'dscomm_info.c'}  # may look inside the library
+PERF_INTERNAL = {  # may look inside the library
+    'codec_error.c', 'codec_perf.c', 'codec_perf_cuda.c', 'dscomm_info.c', 'gpu.h', 'gpu_device.c',
+    'gpu_hashes.c', 'gpu_timings.c', 'stage_bench.c', 'virtual_ranks.c'}
 
 PRIVATE_VERSION = 'DSCOMM_PRIVATE'  # of the map: for libdscomm_cuda alone
 CUDA_HEADERS = {'include/dscomm/nccl.h'}  # of libdscomm_cuda, which has a map of its own
