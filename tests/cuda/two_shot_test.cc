@@ -291,69 +291,132 @@ TEST(TwoShotRefuses, CardsThatDoNotFit)
 
 /* ---- waits that end ---- */
 
-void expect_no_call_ended(const VirtualRanks &device)
+void expect_no_call_ended(const DeviceRank &rank, const dsc_gpu_two_shot *ts)
 {
-    EXPECT_NE(device.control().failed, 0u);
-    EXPECT_EQ(device.control().epoch, 0u);
-    for (const auto &rank : device.ranks) {
-        EXPECT_EQ(rank->feedback.read()[0].parity, 0u);
-        EXPECT_EQ(rank->feedback.read()[0].n_calls, 0u);
+    dsc_two_shot_control control = {};
+
+    EXPECT_EQ(cudaMemcpy(&control, ts->args.control, sizeof(control), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    EXPECT_NE(control.failed, 0u);
+    EXPECT_EQ(control.epoch, 0u);
+    EXPECT_EQ(rank.feedback.read()[0].parity, 0u);
+    EXPECT_EQ(rank.feedback.read()[0].n_calls, 0u);
+    EXPECT_EQ(rank.state.read()[0].sequence, 0u);
+}
+
+/* A launch per rank, on streams of their own. */
+struct Launches {
+    const GpuCase c;
+    std::vector<std::unique_ptr<DeviceRank>> ranks;
+    std::vector<dsc_gpu_two_shot *> two_shots;
+    std::vector<cudaStream_t> streams;
+
+    Launches(const GpuCase &test_case, uint64_t timeout_ns)
+        : c(test_case), two_shots(static_cast<size_t>(c.n_ranks)),
+          streams(static_cast<size_t>(c.n_ranks))
+    {
+        std::vector<dsc_two_shot_card> cards(two_shots.size());
+
+        for (size_t r = 0; r < cards.size(); r++) {
+            struct dscomm_plan *const plan = make_plan(c, static_cast<int>(r));
+
+            ranks.push_back(std::make_unique<DeviceRank>(c, static_cast<int>(r)));
+            EXPECT_EQ(cudaStreamCreateWithFlags(&streams[r], cudaStreamNonBlocking), cudaSuccess);
+            EXPECT_EQ(dsc_gpu_two_shot_create(&plan, 1, timeout_ns, nullptr, &two_shots[r]),
+                      DSCOMM_OK);
+            EXPECT_EQ(dsc_gpu_two_shot_card(two_shots[r], 0, 1, 2, &cards[r]), DSCOMM_OK);
+            dsc_plan_destroy(plan);
+        }
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        for (auto *ts : two_shots)
+            EXPECT_EQ(dsc_gpu_two_shot_connect(ts, cards.data()), DSCOMM_OK);
+    }
+
+    ~Launches()
+    {
+        for (size_t r = 0; r < two_shots.size(); r++) {
+            EXPECT_EQ(cudaStreamDestroy(streams[r]), cudaSuccess);
+            dsc_gpu_two_shot_destroy(two_shots[r]);
+        }
+    }
+    Launches(const Launches &) = delete;
+
+    void put(int step) const
+    {
+        for (size_t r = 0; r < ranks.size(); r++)
+            ranks[r]->put(make_input(c, static_cast<int>(r), step, false));
+    }
+    void launch() const
+    {
+        for (size_t r = 0; r < ranks.size(); r++)
+            EXPECT_EQ(dsc_gpu_two_shot_run(two_shots[r], &ranks[r]->call, streams[r]), cudaSuccess);
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+};
+
+TEST(TwoShot, ALaunchPerRank)
+{
+    GpuCase c;
+
+    c.count = 30000;
+    const Launches device(c, kLongNs);
+    HostRanks host(c);
+
+    for (int step = 0; step < 4; step++) {
+        device.put(step);
+        device.launch();
+        host.call(step, false);
+        for (const auto &rank : device.ranks)
+            rank->expect_equal(host, static_cast<uint64_t>(step) + 1);
     }
 }
 
-/* Rank 1's flags for rank 0 go to memory that nobody looks at. */
+/* What rank 1 posts to rank 0 goes to memory that nobody looks at. */
 TEST(TwoShotWaits, FindAPostThatIsMissing)
 {
     GpuCase c;
 
-    c.n_ranks = 2;
     c.count = 20000;
-    const VirtualRanks device(c, 300000000u);
+    const Launches device(c, 500000000u);
     const VirtualRanks elsewhere(c);
-    dsc_gpu_two_shot &ts = *device.two_shot;
-    const dsc_two_shot_args good = ts.args;
 
-    device.put(0, false);
-    /* one launch has one view of the arenas: rank 1 alone is launched with the wrong one */
-    ts.n_local = 1;
-    ts.args.n_local = 1;
-    ts.args.ranks[0] = good.ranks[1];
-    ts.args.arenas[0] = elsewhere.two_shot->own[0];
-    const dsc_gpu_call call = device.ranks[1]->call;
+    device.two_shots[1]->args.arenas[0] = elsewhere.two_shot->own[0];
+    device.put(0);
+    device.launch();
+    for (int r = 0; r < 2; r++) {
+        const dsc_gpu_board &board = *device.ranks[static_cast<size_t>(r)]->board;
 
-    EXPECT_EQ(dsc_gpu_two_shot_run(&ts, &call, nullptr), cudaSuccess);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(DSC_STUCK_PEER(device.ranks[1]->board->stuck), 0);
-    EXPECT_EQ(DSC_STUCK_STAGE(device.ranks[1]->board->stuck), DSC_GPU_FINAL);
-    expect_no_call_ended(device);
+        EXPECT_EQ(DSC_STUCK_PEER(board.stuck), 1 - r);
+        EXPECT_TRUE(DSC_STUCK_STAGE(board.stuck) == DSC_GPU_FINAL ||
+                    DSC_STUCK_STAGE(board.stuck) == DSC_GPU_DECODE);
+        expect_no_call_ended(*device.ranks[static_cast<size_t>(r)],
+                             device.two_shots[static_cast<size_t>(r)]);
+    }
 
     /* and nothing runs after that: it would wait again */
-    device.ranks[1]->board->stuck = 0;
-    EXPECT_EQ(dsc_gpu_two_shot_run(&ts, &call, nullptr), cudaSuccess);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(device.ranks[1]->board->stuck, 0u);
-    ts.n_local = 2;
+    for (const auto &rank : device.ranks)
+        rank->board->stuck = 0;
+    device.launch();
+    for (const auto &rank : device.ranks)
+        EXPECT_EQ(rank->board->stuck, 0u);
 }
 
 TEST(TwoShotWaits, EndAtTheAbortWord)
 {
     GpuCase c;
 
-    c.n_ranks = 2;
     c.count = 20000;
-    const VirtualRanks device(c);
-    dsc_gpu_two_shot &ts = *device.two_shot;
+    const Launches device(c, kLongNs);
+    DeviceRank &rank = *device.ranks[0]; /* alone */
 
-    ts.n_local = 1;
-    ts.args.n_local = 1; /* rank 0 alone */
-    device.put(0, false);
-    EXPECT_EQ(dsc_gpu_two_shot_run(&ts, &device.ranks[0]->call, nullptr), cudaSuccess);
-    EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
-    __atomic_store_n(&device.ranks[0]->board->aborted, 1, __ATOMIC_RELEASE);
+    device.put(0);
+    EXPECT_EQ(dsc_gpu_two_shot_run(device.two_shots[0], &rank.call, device.streams[0]),
+              cudaSuccess);
+    EXPECT_EQ(cudaStreamQuery(device.streams[0]), cudaErrorNotReady);
+    __atomic_store_n(&rank.board->aborted, 1, __ATOMIC_RELEASE);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(device.ranks[0]->board->stuck, 0u);
-    expect_no_call_ended(device);
-    ts.n_local = 2;
+    EXPECT_EQ(rank.board->stuck, 0u);
+    expect_no_call_ended(rank, device.two_shots[0]);
 }
 
 } // namespace

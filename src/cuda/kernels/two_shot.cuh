@@ -57,19 +57,18 @@ template <class Format> struct TwoShot {
         return static_cast<int32_t>(DSC_LOAD_ACQUIRE_SYS(flag) - epoch) >= 0;
     }
 
+    /* Who is first to give up says whom it waited for, unless it was told to. */
     __device__ bool fails(dsc_gpu_stage stage, uint32_t peer) const
     {
         dsc_gpu_board *const board = args.call.state->board;
+        const bool is_told = is_aborted(args.call.state);
 
         if (DSC_LOAD_ACQUIRE_SYS(&all.control->failed) != 0)
             return true;
-        if (!is_aborted(args.call.state)) {
-            if (DSC_GLOBAL_TIMER_NS() < deadline)
-                return false;
-            if (board != nullptr)
-                DSC_STORE_RELEASE_SYS(&board->stuck, DSC_STUCK(stage, peer));
-        }
-        DSC_STORE_RELEASE_SYS(&all.control->failed, 1u);
+        if (!is_told && DSC_GLOBAL_TIMER_NS() < deadline)
+            return false;
+        if (atomicExch(&all.control->failed, 1u) == 0 && !is_told && board != nullptr)
+            DSC_STORE_RELEASE_SYS(&board->stuck, DSC_STUCK(stage, peer));
         return true;
     }
 
