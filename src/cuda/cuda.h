@@ -11,11 +11,13 @@
  *   cuda_feedback.c  residuals in device memory
  *   schedule.c places.c   a plan as kernels and groups     kernels/  device code
  *   nccl_table.c     NCCL's functions
+ *   peer_two_shot.c  memory and tables of the two-shot in one kernel
  */
 #ifndef DSC_CUDA_H
 #define DSC_CUDA_H
 
 #include "comm/comm.h"
+#include "cuda/cuda_error.h"
 #include "cuda/nccl_table.h"
 #include "cuda/schedule.h"
 
@@ -74,18 +76,10 @@ struct dsc_cuda_comm {
 
 /* ---- errors ---- */
 
-dscomm_status_t dsc_cuda_fail(cudaError_t error, const char *what, const char *file, int line);
 dscomm_status_t dsc_nccl_fail(const struct dsc_cuda_comm *cc, ncclResult_t result, const char *what,
                               const char *file, int line);
 
 /* Returns from a function with dscomm_status_t. */
-#define CUDA_TRY(expr)                                               \
-    do {                                                             \
-        const cudaError_t error_ = (expr);                           \
-        if (error_ != cudaSuccess)                                   \
-            return dsc_cuda_fail(error_, #expr, __FILE__, __LINE__); \
-    } while (0)
-
 #define NCCL_TRY(cc, expr)                                                  \
     do {                                                                    \
         const ncclResult_t result_ = (expr);                                \

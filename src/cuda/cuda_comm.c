@@ -14,13 +14,6 @@
 
 /* ---- errors ---- */
 
-dscomm_status_t dsc_cuda_fail(cudaError_t error, const char *what, const char *file, int line)
-{
-    (void)cudaGetLastError(); /* not to be found again by the caller */
-    dsc_fail_at(file, line, "%s: %s", what, cudaGetErrorString(error));
-    return error == cudaErrorMemoryAllocation ? DSCOMM_ERR_NO_MEMORY : DSCOMM_ERR_SYSTEM;
-}
-
 dscomm_status_t dsc_nccl_fail(const struct dsc_cuda_comm *cc, ncclResult_t result, const char *what,
                               const char *file, int line)
 {

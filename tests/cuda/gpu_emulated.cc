@@ -8,6 +8,7 @@
 #include "cuda/kernels/nvfp4.cuh"
 #include "cuda/kernels/stages.cuh"
 #include "cuda/kernels/topk.cuh"
+#include "cuda/kernels/two_shot.cuh"
 
 #define EMULATE(table, Format, kind)                     \
     EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_ENCODE>)) \
@@ -18,3 +19,6 @@
     EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_RESULT>))
 DSC_GPU_FORMATS(EMULATE)
 EMU_KERNEL((dsc_gpu_kernel<Fp32, DSC_GPU_RESTORE>))
+
+#define EMULATE_TWO_SHOT(table, Format, kind) EMU_KERNEL_RESIDENT((dsc_gpu_two_shot_kernel<Format>))
+DSC_GPU_PLAIN(EMULATE_TWO_SHOT)

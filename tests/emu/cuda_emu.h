@@ -25,12 +25,14 @@
 #undef __forceinline__
 #undef __noinline__
 #undef __launch_bounds__
+#undef __grid_constant__
 #define __global__ __attribute__((visibility("default"), noinline))
 #define __device__
 #define __host__
 #define __constant__ static
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 // A static variable would survive its block and be shared by blocks that are resident together.
 #define __shared__ emu_has_no_plain_shared_variables_use_SHARED_ARRAY
 

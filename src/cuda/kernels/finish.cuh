@@ -52,17 +52,17 @@ DSC_DEVICE void end_call(const dsc_gpu_args &args)
 }
 
 /* Says which kernel runs, for whoever waits for it in vain. */
-DSC_DEVICE void show_progress(const dsc_gpu_args &args)
+DSC_DEVICE void show_progress(const dsc_gpu_args &args, uint32_t block)
 {
     const dsc_gpu_state *const state = args.call.state;
 
-    if (blockIdx.x == 0 && threadIdx.x == 0 && state->board != nullptr)
+    if (block == 0 && threadIdx.x == 0 && state->board != nullptr)
         DSC_STORE_RELEASE_SYS(&state->board->progress,
                               (state->sequence + 1) << 40 | args.work.step);
 }
 
-/* All threads of a block, once, when they are done. */
-DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite)
+/* All threads of a block, once, when they are done; the call's last kernel has n_blocks of them. */
+DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite, uint32_t n_blocks)
 {
     dsc_gpu_state *const state = args.call.state;
     const uint32_t of_warp = __reduce_add_sync(kAllLanes, n_nonfinite);
@@ -76,7 +76,7 @@ DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite)
     if (threadIdx.x != 0)
         return;
     __threadfence();
-    if (atomicAdd(&state->blocks_done, 1u) + 1 == gridDim.x && !is_aborted(state)) {
+    if (atomicAdd(&state->blocks_done, 1u) + 1 == n_blocks && !is_aborted(state)) {
         __threadfence();
         end_call(args);
     }

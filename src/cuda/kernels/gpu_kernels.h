@@ -34,11 +34,13 @@ struct dsc_gpu_kernels {
 #define DSC_GPU_SEGMENTS(X)                                         \
     X(dsc_gpu_nvfp4,      Nvfp4,           DSC_GPU_KIND_NVFP4)      \
     X(dsc_gpu_topk,       Topk,            DSC_GPU_KIND_TOPK)
-#define DSC_GPU_FORMATS(X)                                          \
+#define DSC_GPU_PLAIN(X)                                            \
     DSC_GPU_CASTS(X)                                                \
     DSC_GPU_INTEGERS(X)                                             \
     DSC_GPU_FLOATS(X)                                               \
-    DSC_GPU_MX(X)                                                   \
+    DSC_GPU_MX(X)
+#define DSC_GPU_FORMATS(X)                                          \
+    DSC_GPU_PLAIN(X)                                                \
     DSC_GPU_SEGMENTS(X)
 /* clang-format on */
 

@@ -121,6 +121,7 @@ struct dsc_gpu_state {
 struct dsc_gpu_board {
     uint64_t progress; /* (sequence + 1) << 40 | step of the kernel that was begun last */
     uint64_t aborted;  /* not 0: what runs is rubbish, and no call ends any more */
+    uint64_t stuck;    /* not 0: a wait of two_shot.h reached its deadline; DSC_STUCK() of it */
 };
 
 /* Of a feedback object; struct dsc_feedback_state of feedback/feedback.h. */

@@ -24,15 +24,17 @@
 template <class Format> struct Stage {
     const dsc_gpu_args &args;
     const dsc_gpu_op &op;
-    const uint32_t first; /* of the tile */
+    const uint32_t first;    /* of the tile */
+    uint8_t *const messages; /* what the operation's places count from */
     const Residual residual;
     const float ranks;   /* A: number of ranks for AVG, else 1 */
     const bool is_exact; /* A is a power of two: x * (1/A) is x/A */
     Format format;
     uint32_t n_nonfinite = 0; /* of this thread's output */
 
-    __device__ Stage(const dsc_gpu_args &args_, const dsc_gpu_op &op_, uint32_t first_)
-        : args(args_), op(op_), first(first_), residual(args_, op_),
+    __device__ Stage(const dsc_gpu_args &args_, const dsc_gpu_op &op_, uint32_t first_,
+                     uint8_t *messages_)
+        : args(args_), op(op_), first(first_), messages(messages_), residual(args_, op_),
           ranks(args_.call.op == DSCOMM_AVG ? static_cast<float>(args_.call.n_ranks) : 1.0f),
           is_exact((args_.call.n_ranks & (args_.call.n_ranks - 1)) == 0), format(args_, op_, first_)
     {
@@ -77,7 +79,7 @@ template <class Format> struct Stage {
             if (k == own_at) {
                 own(next, lane);
             } else {
-                format.decode(next, args.work.messages + recv->at, recv->exponent, lane);
+                format.decode(next, messages + recv->at, recv->exponent, lane);
                 recv++;
             }
             if (k == 0) {
@@ -95,7 +97,7 @@ template <class Format> struct Stage {
 
     __device__ void check_received()
     {
-        format.check(args.work.messages, args.work.recvs + op.first_recv, op.n_recvs);
+        format.check(messages, args.work.recvs + op.first_recv, op.n_recvs);
     }
 
     /* x = v + beta*r, unless the residual is left alone. */
@@ -149,7 +151,7 @@ template <class Format> struct Stage {
 
     __device__ void encode()
     {
-        uint8_t *const msg = args.work.messages + op.out_at;
+        uint8_t *const msg = messages + op.out_at;
         const auto value = [&](Lane lane, float x[kPerLane], float r[kPerLane]) {
             own(x, lane);
             add_residual(x, r, lane);
@@ -187,7 +189,7 @@ template <class Format> struct Stage {
 
     __device__ void final()
     {
-        uint8_t *const msg = args.work.messages + op.out_at;
+        uint8_t *const msg = messages + op.out_at;
         const auto value = [&](Lane lane, float x[kPerLane], float r[kPerLane], float y[kPerLane]) {
             sum(x, lane, op.n_recvs + 1, op.own_at);
             add_residual(x, r, lane);
@@ -223,7 +225,7 @@ template <class Format> struct Stage {
             const Lane lane = lane_at(at, op.n);
             float d[kPerLane];
 
-            format.decode(d, args.work.messages + recv->at, recv->exponent, lane);
+            format.decode(d, messages + recv->at, recv->exponent, lane);
             if (!output(d, lane) && (op.flags & DSC_GPU_OP_RESTORES) != 0)
                 restore(d, lane);
         }
@@ -301,7 +303,7 @@ template <class Format> struct Stage {
     __device__ void mark(Lane lane, uint32_t at, bool is_marked) const
     {
         constexpr uint32_t kBytes = Format::kDecodeThreads * kPerLane / (8 * kPerWarp);
-        uint8_t *const marks = args.work.messages + op.out_at;
+        uint8_t *const marks = messages + op.out_at;
         const uint32_t used = (op.n - 1) / (8 * kPerWarp) + 1, byte = at / (8 * kPerWarp);
         SHARED_ARRAY(uint8_t, is_bad, 8 * kBytes);
 
@@ -324,7 +326,7 @@ template <class Format> struct Stage {
 
     __device__ void restore_marked()
     {
-        const uint8_t *const marks = args.work.messages + args.work.recvs[op.first_recv].at;
+        const uint8_t *const marks = messages + args.work.recvs[op.first_recv].at;
 
         for (uint32_t at = first; at < tile_end(Format::kDecodeTile);
              at += Format::kDecodeThreads * kPerLane) {
@@ -369,15 +371,15 @@ __global__ void __launch_bounds__(encodes(stage) ? Format::kThreads : Format::kD
 {
     uint32_t n_nonfinite = 0;
 
-    show_progress(args);
+    show_progress(args, blockIdx.x);
     if (blockIdx.x < args.work.n_tiles) {
         const dsc_gpu_tile tile = args.work.tiles[blockIdx.x];
-        Stage<Format> s(args, args.work.ops[tile.op], tile.first);
+        Stage<Format> s(args, args.work.ops[tile.op], tile.first, args.work.messages);
 
         s.template run<stage>();
         n_nonfinite = s.n_nonfinite;
     }
-    finish(args, n_nonfinite);
+    finish(args, n_nonfinite, gridDim.x);
 }
 
 #endif
