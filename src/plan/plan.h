@@ -40,7 +40,8 @@ struct dsc_collective_traits {
     bool is_of_sums;   /* an allreduce or a half of one: what a rank does not send counts as 0 */
 };
 
-const struct dsc_collective_traits *dsc_collective_traits(enum dsc_collective collective);
+DSC_SHARED const struct dsc_collective_traits *
+dsc_collective_traits(enum dsc_collective collective);
 
 /* AUTO is a wish, never a plan's. */
 enum dsc_algorithm {
@@ -219,7 +220,7 @@ static inline bool dsc_op_may_stage(const struct dsc_op *op)
 dscomm_status_t dsc_plan_build(const struct dsc_plan_params *params, struct dscomm_plan **plan_out);
 void dsc_plan_destroy(struct dscomm_plan *plan); /* NULL allowed */
 
-const char *dsc_algorithm_name(enum dsc_algorithm algorithm);
+DSC_SHARED const char *dsc_algorithm_name(enum dsc_algorithm algorithm);
 /* The other way; false: no such name. */
 bool dsc_algorithm_find(const char *name, enum dsc_algorithm *algorithm_out);
 
