@@ -28,6 +28,33 @@ enum format {
     NVFP4,
 };
 
+/* Which functions each level defines, by the primitive's name and its format: encoders, decoders,
+ * and encoders that draw. */
+#define DSC_BLOCK_FUNCTIONS(ENCODERS, DECODERS, ENCODE_SR) \
+    ENCODERS(int8, INT8)                                   \
+    DECODERS(int8, INT8)                                   \
+    ENCODE_SR(int8, INT8_SR)                               \
+    ENCODERS(int4, INT4)                                   \
+    DECODERS(int4, INT4)                                   \
+    ENCODE_SR(int4, INT4_SR)                               \
+    ENCODERS(int4s, INT4_SIGNED)                           \
+    ENCODERS(e4m3, E4M3)                                   \
+    DECODERS(e4m3, E4M3)                                   \
+    ENCODERS(e5m2, E5M2)                                   \
+    DECODERS(e5m2, E5M2)                                   \
+    ENCODERS(mxfp8, MXFP8)                                 \
+    ENCODERS(mxfp8_ceil, MXFP8_CEIL)                       \
+    DECODERS(mxfp8, MXFP8)                                 \
+    ENCODERS(mxfp8_e5m2, MXFP8_E5M2)                       \
+    ENCODERS(mxfp8_e5m2_ceil, MXFP8_E5M2_CEIL)             \
+    DECODERS(mxfp8_e5m2, MXFP8_E5M2)                       \
+    ENCODERS(mxfp4, MXFP4)                                 \
+    ENCODERS(mxfp4_ceil, MXFP4_CEIL)                       \
+    DECODERS(mxfp4, MXFP4)                                 \
+    ENCODERS(mxint8, MXINT8)                               \
+    ENCODERS(mxint8_ceil, MXINT8_CEIL)                     \
+    DECODERS(mxint8, MXINT8)
+
 /* ELEM_INT4_SIGNED: from -8, under scales that have a sign. ELEM_64THS: bytes that count 64ths,
  * from -127/64 to 127/64. */
 enum element {
