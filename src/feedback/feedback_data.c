@@ -162,73 +162,66 @@ static dscomm_status_t check_momentum(const dscomm_feedback_t *fb)
                           "the feedback object has momentum 0 and no such vector");
 }
 
-static dscomm_status_t read_span(const struct vector *v, size_t first, size_t n, float *dst)
+/* A vector of the object, as it is now. */
+typedef struct vector vector_fn(const dscomm_feedback_t *fb,
+                                const struct dsc_feedback_state *state);
+
+static dscomm_status_t read_span(const dscomm_feedback_t *fb, vector_fn *vector_of, size_t first,
+                                 size_t n, float *dst)
 {
+    struct dsc_feedback_state state;
+    struct vector v;
+
+    DSC_TRY(check_span(fb, first, n, dst));
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    v = vector_of(fb, &state);
     for (size_t i = 0; i < n; i += TILE)
-        DSC_TRY(get(v, first + i, dsc_min_size(TILE, n - i), dst + i));
+        DSC_TRY(get(&v, first + i, dsc_min_size(TILE, n - i), dst + i));
     return DSCOMM_OK;
 }
 
-static dscomm_status_t write_span(dscomm_feedback_t *fb, struct dsc_feedback_state *state,
-                                  const struct vector *v, size_t first, size_t n, const float *src)
+static dscomm_status_t write_span(dscomm_feedback_t *fb, vector_fn *vector_of, size_t first,
+                                  size_t n, const float *src)
 {
+    struct dsc_feedback_state state;
+    struct vector v;
+
+    DSC_TRY(check_span(fb, first, n, src));
+    DSC_TRY(dsc_feedback_read_state(fb, &state));
+    v = vector_of(fb, &state);
     for (size_t i = 0; i < n; i++)
-        if (!can_store(v, src[i]))
-            return dsc_fail(DSCOMM_ERR_INVALID, "%s element %zu is %g, must be finite", v->name,
+        if (!can_store(&v, src[i]))
+            return dsc_fail(DSCOMM_ERR_INVALID, "%s element %zu is %g, must be finite", v.name,
                             first + i, (double)src[i]);
     for (size_t i = 0; i < n; i += TILE)
-        DSC_TRY(put(v, first + i, dsc_min_size(TILE, n - i), src + i));
-    return n > 0 ? dsc_feedback_touched(fb, state) : DSCOMM_OK;
+        DSC_TRY(put(&v, first + i, dsc_min_size(TILE, n - i), src + i));
+    return n > 0 ? dsc_feedback_touched(fb, &state) : DSCOMM_OK;
 }
 
 dscomm_status_t dscomm_feedback_read(const dscomm_feedback_t *fb, size_t first, size_t n,
                                      float *dst)
 {
-    struct dsc_feedback_state state;
-    struct vector r;
-
-    DSC_TRY(check_span(fb, first, n, dst));
-    DSC_TRY(dsc_feedback_read_state(fb, &state));
-    r = residual_of(fb, &state);
-    return read_span(&r, first, n, dst);
+    return read_span(fb, residual_of, first, n, dst);
 }
 
 dscomm_status_t dscomm_feedback_write(dscomm_feedback_t *fb, size_t first, size_t n,
                                       const float *src)
 {
-    struct dsc_feedback_state state;
-    struct vector r;
-
-    DSC_TRY(check_span(fb, first, n, src));
-    DSC_TRY(dsc_feedback_read_state(fb, &state));
-    r = residual_of(fb, &state);
-    return write_span(fb, &state, &r, first, n, src);
+    return write_span(fb, residual_of, first, n, src);
 }
 
 dscomm_status_t dscomm_feedback_read_momentum(const dscomm_feedback_t *fb, size_t first, size_t n,
                                               float *dst)
 {
-    struct dsc_feedback_state state;
-    struct vector u;
-
     DSC_TRY(check_momentum(fb));
-    DSC_TRY(check_span(fb, first, n, dst));
-    DSC_TRY(dsc_feedback_read_state(fb, &state));
-    u = velocity_of(fb, &state);
-    return read_span(&u, first, n, dst);
+    return read_span(fb, velocity_of, first, n, dst);
 }
 
 dscomm_status_t dscomm_feedback_write_momentum(dscomm_feedback_t *fb, size_t first, size_t n,
                                                const float *src)
 {
-    struct dsc_feedback_state state;
-    struct vector u;
-
     DSC_TRY(check_momentum(fb));
-    DSC_TRY(check_span(fb, first, n, src));
-    DSC_TRY(dsc_feedback_read_state(fb, &state));
-    u = velocity_of(fb, &state);
-    return write_span(fb, &state, &u, first, n, src);
+    return write_span(fb, velocity_of, first, n, src);
 }
 
 /* ---- checkpoints; the machines this library runs on are little endian ---- */
