@@ -2,7 +2,7 @@
 """Checks of whole calls: field vectors whose answer is known exactly, and rules of storage."""
 import numpy as np
 
-import formats
+import blocks
 from expect import (CODECS, FLAT, FULL_CODES, LAYOUTS, TWO_TIERS, carried, expect, n_ranks,
                     reduce_rows, refuses, same)
 from ieee import F32, bits_of, crc
@@ -47,7 +47,7 @@ def check_probe_vectors():
     pf5 = np.where(i % 16 == 0, 57344, (i * 5 + 3) % 16 * 0.5 - 3.5).astype(F32)
     # powers of two as scales: sums of 2, 3, 4, ... ranks are to have the mantissas of a format
     pm = np.where(i % 16 == 0, 4, np.array([0, 1, -1, 2, -2, 4, -4])[(i * 5 + 3) % 7]).astype(F32)
-    pn = (np.where(i % 16 == 0, 6, formats.E2M1.values[(i * 5 + 3) % 16]) * 448).astype(F32) + F32(0)
+    pn = (np.where(i % 16 == 0, 6, blocks.E2M1.values[(i * 5 + 3) % 16]) * 448).astype(F32) + F32(0)
     p16, pb = (i % 2001 - 1000).astype(F32), (i % 129 - 64).astype(F32)
     pairs = ((p8, 'int8', LAYOUTS), (p8, 'int8:block=16', LAYOUTS), (p8, 'none', LAYOUTS),
              (p4, 'int4', LAYOUTS), (p4, 'int4:block=16', LAYOUTS),

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+import blocks
 import formats
 from expect import expect, same
 from ieee import F32, bits_of, floats_of
@@ -55,7 +56,7 @@ def codes_of(spec, x, largest):
     """The codes that x gets at a scale of 1."""
     rows = in_full_blocks(x, largest)
     message = formats.parse(spec).encode(rows)
-    at = formats.padded(len(rows) // 256 * 4)
+    at = blocks.padded(len(rows) // 256 * 4)
     scales = np.frombuffer(message, '<f4', len(rows) // 256)
     expect((scales == 1).all(), 'scale', spec)
     return np.frombuffer(message, np.uint8, len(rows), at).reshape(-1, 256)[:, 1:].reshape(-1)
@@ -92,8 +93,8 @@ def check_float8_ties():
 
 
 def check_float8_saturates():
-    for kind, beyond, code in ((formats.E4M3, (448, 464, 465, 1e9), 0x7e),
-                               (formats.E5M2, (57344, 61440, 1e9), 0x7b)):
+    for kind, beyond, code in ((blocks.E4M3, (448, 464, 465, 1e9), 0x7e),
+                               (blocks.E5M2, (57344, 61440, 1e9), 0x7b)):
         expect((kind.code(np.array(beyond, F32)) == code).all(), 'largest', hex(code))
         expect((kind.code(-np.array(beyond, F32)) == code + 128).all(), 'smallest', hex(code))
 

@@ -2,6 +2,7 @@
 """Checks of what does not need a whole call: numbers, messages, headers, plans."""
 import numpy as np
 
+import blocks
 import formats
 import header
 import plan as planning
@@ -40,7 +41,7 @@ def check_message_sizes():
             expect(len(message) % 16 == 0, 'size', spec, n)
             for wrong in (message + bytes(16), message[:-1]):
                 if len(wrong) != len(message):
-                    expect(refuses(formats.WireError, f.decode, wrong, n), 'length', spec, n)
+                    expect(refuses(blocks.WireError, f.decode, wrong, n), 'length', spec, n)
     for spec, size in (('int8', 16 + 1008), ('int4', 32 + 512), ('fp8', 16 + 1008),
                        ('int4:block=16', 128 + 512), ('mxfp8', 32 + 1008), ('mxfp4', 32 + 512),
                        ('mxint8,ceil', 32 + 1008), ('nvfp4', 16 + 64 + 512)):

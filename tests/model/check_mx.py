@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
+import blocks
 import formats
 from check_codes import exact_value, searched_code, ties_and_neighbours
 from expect import expect, same
@@ -24,7 +25,7 @@ def message_of(scales, codes, spec):
     """Blocks of the same codes, one per scale."""
     rows = np.tile(np.asarray(codes), (len(scales), 1)).reshape(-1)
     if spec == 'mxfp4':
-        rows = formats.in_pairs(rows)
+        rows = blocks.in_pairs(rows)
     return (np.array(scales, np.uint8).tobytes() + bytes(-len(scales) % 16)
             + (rows % 256).astype(np.uint8).tobytes())
 
@@ -64,7 +65,7 @@ def codes_at_scale_1(spec, x):
     scales, codes = formats.parse(spec).to_parts(rows.reshape(-1), 0)
     expect((scales == 127).all(), 'scale 1', spec)
     if spec == 'mxfp4':
-        codes = formats.from_pairs(codes, rows.size)
+        codes = blocks.from_pairs(codes, rows.size)
     return codes.reshape(-1, 32)[:, 1:].reshape(-1)[:len(x)]
 
 
@@ -113,7 +114,7 @@ def check_empty_and_poisoned_blocks():
     x[40] = np.inf
     for spec in LARGEST:
         scales, codes = formats.parse(spec).to_parts(x, 0)
-        whole = codes if spec != 'mxfp4' else formats.from_pairs(codes, 96)
+        whole = codes if spec != 'mxfp4' else blocks.from_pairs(codes, 96)
         expect(scales[0] == 0 and scales[1] == 0xff and not whole[:64].any(), 'blocks', spec)
 
 
@@ -126,7 +127,7 @@ def _table():
 
 
 def check_another_implementation_agrees():
-    kinds = {'e4m3': formats.E4M3, 'e5m2': formats.E5M2, 'e2m1': formats.E2M1}
+    kinds = {'e4m3': blocks.E4M3, 'e5m2': blocks.E5M2, 'e2m1': blocks.E2M1}
     for name, what, content in _table():
         if what == 'values':
             words = [int(content[i:i + 8], 16) for i in range(0, len(content), 8)]
@@ -147,7 +148,7 @@ def check_nvfp4_scales():
     outer, inner, pairs = f.to_parts(x, 0)
     expect(outer[0] == 1 and list(inner) == [0x7e, 0x38, 0, 1], 'block scales', inner)
     # a block below half of the smallest scale is zeros and stays in the residual
-    expect(list(formats.from_pairs(pairs, 64)[::16]) == [7, 7, 0, 6], 'their codes', pairs)
+    expect(list(blocks.from_pairs(pairs, 64)[::16]) == [7, 7, 0, 6], 'their codes', pairs)
     x[1] = np.nan
     outer, inner, _ = f.to_parts(x, 0)
     expect(outer[0] == F32(6) / F32(2688) and inner[0] == 0x7f and inner[1] == 0x7e,

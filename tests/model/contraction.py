@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 
+import blocks
 import formats
 from expect import COUNTS, expect, reduce_rows
 from ieee import F32
@@ -63,12 +64,12 @@ def candidates(spec, rng):
     yield rng.standard_t(3, n)
     f = formats.parse(spec)
     inner = getattr(f, 'inner', f)
-    if isinstance(inner, formats.BlockFloat8):
-        yield midpoints(float(inner.kind.largest), 3 if inner.kind is formats.E4M3 else 2, rng)
-    elif isinstance(inner, formats.Cast):
+    if isinstance(inner, blocks.BlockFloat8):
+        yield midpoints(float(inner.kind.largest), 3 if inner.kind is blocks.E4M3 else 2, rng)
+    elif isinstance(inner, blocks.Cast):
         yield np.full(n, 1 + 2.0 ** -8)
     else:
-        largest = 127 if isinstance(inner, formats.BlockInt8) else -inner.least
+        largest = 127 if isinstance(inner, blocks.BlockInt8) else -inner.least
         for code in (largest, largest / UP):
             x = half_steps(inner.unit, code, rng)
             # Rotating twice is 32 times the vector: what is turned back here is x when encoded.
