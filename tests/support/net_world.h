@@ -8,12 +8,15 @@
 
 #include <gtest/gtest.h>
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -272,6 +275,61 @@ inline dscomm_status_t exchange(dsc_net *net, int rank, const std::vector<int> &
         }
         return done;
     });
+}
+
+/* ---- what tests look at ---- */
+
+/* Warnings and errors while it lives. */
+class Log {
+  public:
+    Log()
+    {
+        dscomm_set_log(collect, this);
+    }
+    ~Log()
+    {
+        dscomm_set_log(nullptr, nullptr);
+    }
+    Log(const Log &) = delete;
+    Log &operator=(const Log &) = delete;
+
+    size_t count(dscomm_log_level_t level, const char *text = "")
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        size_t n = 0;
+
+        for (const auto &line : lines_)
+            n += line.first == level && line.second.find(text) != std::string::npos;
+        return n;
+    }
+
+  private:
+    static void collect(void *user, dscomm_log_level_t level, const char *line)
+    {
+        Log *const self = static_cast<Log *>(user);
+        const std::lock_guard<std::mutex> lock(self->mutex_);
+
+        self->lines_.emplace_back(level, line);
+    }
+    std::mutex mutex_;
+    std::vector<std::pair<dscomm_log_level_t, std::string>> lines_;
+};
+
+inline bool says(const dsc_net *net, const char *text)
+{
+    return std::strstr(dsc_net_error_text(net), text) != nullptr;
+}
+
+inline int connect_to(uint16_t port)
+{
+    sockaddr_in addr = {};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    addr.sin_family = AF_INET;
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    addr.sin_port = htons(port);
+    EXPECT_EQ(0, connect(fd, reinterpret_cast<const sockaddr *>(&addr), sizeof(addr)));
+    return fd;
 }
 
 } /* namespace net_world */
