@@ -9,39 +9,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cuda/gpu_case.h"
+#include "support/nccl_id.h"
+#include "support/processes.h"
 
 namespace {
 
 constexpr int kRanks = 3;
-
-std::string to_hex(const ncclUniqueId &id)
-{
-    std::string hex;
-    char two[3];
-
-    for (unsigned char c : id.internal) {
-        snprintf(two, sizeof(two), "%02x", c);
-        hex += two;
-    }
-    return hex;
-}
-
-ncclUniqueId from_hex(const char *hex)
-{
-    ncclUniqueId id;
-
-    for (size_t i = 0; i < sizeof(id.internal); i++) {
-        unsigned byte = 0;
-
-        sscanf(hex + 2 * i, "%2x", &byte);
-        id.internal[i] = (char)byte;
-    }
-    return id;
-}
 
 #define NEED(condition)                                                                  \
     do {                                                                                 \
@@ -93,12 +69,14 @@ int rank_main(int rank, const char *id, bool dies)
     dscomm_comm_config_t config = gpu_config();
     dscomm_comm_t *comm = nullptr;
     cudaStream_t stream;
+    ncclUniqueId unique;
     ncclComm_t nccl;
 
     config.timeout_ms = dies ? 2000 : 20000;
+    NEED(nccl_id::from_hex(id, &unique));
     NEED(cudaSetDevice(rank) == cudaSuccess);
     NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
-    NEED(ncclCommInitRank(&nccl, kRanks, from_hex(id), rank) == ncclSuccess);
+    NEED(ncclCommInitRank(&nccl, kRanks, unique, rank) == ncclSuccess);
     NEED(dscomm_comm_create_nccl(nccl, &config, &comm) == DSCOMM_OK);
     const int rc = make_calls(rank, comm, stream, dies);
 
@@ -109,31 +87,12 @@ int rank_main(int rank, const char *id, bool dies)
     return rc;
 }
 
-/* Exit status of each rank; 1000 + signal if it was killed. */
 std::vector<int> run_ranks(const char *mode)
 {
     ncclUniqueId id;
-    std::vector<pid_t> pids;
-    std::vector<int> result;
 
     EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-    for (int r = 0; r < kRanks; r++) {
-        const pid_t pid = fork();
-
-        if (pid == 0) {
-            execl("/proc/self/exe", "gpu_process", "--rank", std::to_string(r).c_str(),
-                  to_hex(id).c_str(), mode, nullptr);
-            _exit(127);
-        }
-        pids.push_back(pid);
-    }
-    for (pid_t pid : pids) {
-        int status = 0;
-
-        EXPECT_EQ(waitpid(pid, &status, 0), pid);
-        result.push_back(WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status));
-    }
-    return result;
+    return processes::run_ranks(kRanks, { nccl_id::to_hex(id), mode });
 }
 
 TEST(Processes, reduce)

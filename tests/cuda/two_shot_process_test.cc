@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cuda/two_shot_case.h"
+#include "support/processes.h"
 
 namespace {
 
@@ -106,30 +106,13 @@ int rank_main(int rank, int fd, bool dies)
     return 0;
 }
 
-/* Exit status of each rank; 1000 + signal if it was killed. */
 std::vector<int> run_ranks(const char *mode)
 {
     const int fd = memfd_create("two_shot", 0); /* children inherit it */
-    std::vector<pid_t> pids;
-    std::vector<int> result;
 
     EXPECT_EQ(ftruncate(fd, sizeof(Meeting)), 0);
-    for (int r = 0; r < kRanks; r++) {
-        const pid_t pid = fork();
+    const std::vector<int> result = processes::run_ranks(kRanks, { std::to_string(fd), mode });
 
-        if (pid == 0) {
-            execl("/proc/self/exe", "gpu_two_shot", "--rank", std::to_string(r).c_str(),
-                  std::to_string(fd).c_str(), mode, nullptr);
-            _exit(127);
-        }
-        pids.push_back(pid);
-    }
-    for (pid_t pid : pids) {
-        int status = 0;
-
-        EXPECT_EQ(waitpid(pid, &status, 0), pid);
-        result.push_back(WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status));
-    }
     close(fd);
     return result;
 }

@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <mutex>
 #include <thread>
+
+#include "support/nccl_id.h"
+#include "support/processes.h"
 
 Rank::Rank(int r, int n_ranks, const ncclUniqueId &unique) : rank(r), n(n_ranks), id(unique)
 {
@@ -75,31 +76,6 @@ std::vector<std::string> run_threads(const NamedCase &c)
 }
 
 // ---- processes ----
-static std::string to_hex(const ncclUniqueId &id)
-{
-    std::string hex;
-    char two[3];
-
-    for (unsigned char c : id.internal) {
-        snprintf(two, sizeof(two), "%02x", c);
-        hex += two;
-    }
-    return hex;
-}
-
-static pid_t start(const NamedCase &c, int r, const std::string &id)
-{
-    const std::string rank = std::to_string(r), n = std::to_string(c.n_ranks);
-    const pid_t pid = fork();
-
-    if (pid == 0) {
-        execl("/proc/self/exe", "emu_nccl_test", "--rank", c.name, rank.c_str(), n.c_str(),
-              id.c_str(), nullptr);
-        _exit(127);
-    }
-    return pid;
-}
-
 std::vector<std::string> run_processes(const NamedCase &c)
 {
     std::vector<pid_t> pids;
@@ -109,11 +85,12 @@ std::vector<std::string> run_processes(const NamedCase &c)
     if (ncclGetUniqueId(&id) != ncclSuccess)
         return { "ncclGetUniqueId" };
     for (int r = 0; r < c.n_ranks; r++)
-        pids.push_back(start(c, r, to_hex(id)));
+        pids.push_back(processes::start_self({ "--rank", c.name, std::to_string(r),
+                                               std::to_string(c.n_ranks), nccl_id::to_hex(id) }));
     for (size_t r = 0; r < pids.size(); r++) {
-        int status = 1;
+        const int status = processes::wait_for(pids[r]);
 
-        if (waitpid(pids[r], &status, 0) != pids[r] || status != 0)
+        if (status != 0)
             failures.push_back("process of rank " + std::to_string(r) + " ended with status " +
                                std::to_string(status));
     }
@@ -124,13 +101,8 @@ int rank_main(char **argv)
 {
     ncclUniqueId id;
 
-    for (size_t i = 0; i < sizeof(id); i++) {
-        unsigned byte;
-
-        if (sscanf(argv[3] + 2 * i, "%2x", &byte) != 1)
-            return 2;
-        id.internal[i] = static_cast<char>(byte);
-    }
+    if (!nccl_id::from_hex(argv[3], &id))
+        return 2;
     for (const NamedCase &c : rank_cases) {
         if (strcmp(c.name, argv[0]) != 0)
             continue;
