@@ -170,6 +170,23 @@ def chunk_sizes():
         yield Case(L3, 'bf16', dtype='bf16', chunk=chunk)
 
 
+def narrow_types(codecs):
+    for c, dtype in product(codecs, ('fp16', 'bf16')):
+        yield Case(L34, c, 'avg', dtype, calls=2)
+        yield Case(L3, c, 'sum', dtype, 'oneshot', inject='0:0:3:7f80', calls=2)
+
+
+def special_values(codecs):
+    """Overflow, what is not finite, and the other kinds of residual."""
+    huge = '0:0:1:7f7fffff,1:1:2:ff7fffff,1:2:300:7f000000,1:0:300:7f000000'
+    for c in codecs:
+        yield Case(L3, c, inject=huge)
+        yield Case(L3, c, 'max', feedback=0, inject=NEWS, calls=2)
+        yield Case(L3, c, rdtype='bf16', inject=NEWS)
+        yield Case(L3, c, shadow=0, inject=NEWS)
+        yield Case(L3, c, count=700, beta=0.875, chunk=256)
+
+
 def small_codes():
     """int4 and fp8 where every_codec() and the others look for the older ones."""
     for c in SMALL:
@@ -178,22 +195,14 @@ def small_codes():
         yield Case(L34, c, calls=2)
         yield Case(L3, c, algo='oneshot', calls=2)
         yield Case(L3, c, inject=NEWS)
-    for c, dtype in product(('int4', 'fp8', 'fp8:e5m2'), ('fp16', 'bf16')):
-        yield Case(L34, c, 'avg', dtype, calls=2)
-        yield Case(L3, c, 'sum', dtype, 'oneshot', inject='0:0:3:7f80', calls=2)
+    yield from narrow_types(('int4', 'fp8', 'fp8:e5m2'))
     for codecs in ('none;int4', 'fp8;int4', 'int4;fp16', 'bf16;fp8:e5m2'):
         yield Case(L34, codecs, calls=2)
     yield Case(L223, 'fp8;int8;int4:block=32', 'avg', calls=2)
     for n in (1, 2, 65, 257, 1023, 20011):
         yield Case(L4, 'int4', count=n, calls=2)
         yield Case(L3, 'fp8', count=n, calls=2)
-    huge = '0:0:1:7f7fffff,1:1:2:ff7fffff,1:2:300:7f000000,1:0:300:7f000000'
-    for c in ('int4', 'fp8', 'fp8:e5m2'):
-        yield Case(L3, c, inject=huge)
-        yield Case(L3, c, 'max', feedback=0, inject=NEWS, calls=2)
-        yield Case(L3, c, rdtype='bf16', inject=NEWS)
-        yield Case(L3, c, shadow=0, inject=NEWS)
-        yield Case(L3, c, count=700, beta=0.875, chunk=256)
+    yield from special_values(('int4', 'fp8', 'fp8:e5m2'))
 
 
 def top_k():
@@ -310,21 +319,13 @@ def powers_of_two():
         yield Case(L4, c)
         yield Case(L34, c, 'avg', calls=2)
         yield Case(L3, c, algo='oneshot', inject=NEWS)
-    for c, dtype in product(('mxfp8', 'mxfp4,ceil', 'nvfp4'), ('fp16', 'bf16')):
-        yield Case(L34, c, 'avg', dtype, calls=2)
-        yield Case(L3, c, 'sum', dtype, 'oneshot', inject='0:0:3:7f80', calls=2)
+    yield from narrow_types(('mxfp8', 'mxfp4,ceil', 'nvfp4'))
     for codecs in ('none;nvfp4', 'mxfp8;nvfp4', 'nvfp4;int8', 'mxint8;mxfp4'):
         yield Case(L34, codecs, calls=2)
     for n in (1, 17, 33, 257, 1023):
         yield Case(L4, 'mxfp4', count=n, calls=2)
         yield Case(L3, 'nvfp4', count=n, calls=2)
-    huge = '0:0:1:7f7fffff,1:1:2:ff7fffff,1:2:300:7f000000,1:0:300:7f000000'
-    for c in ('mxfp8', 'mxint8,ceil', 'nvfp4'):
-        yield Case(L3, c, inject=huge)
-        yield Case(L3, c, 'max', feedback=0, inject=NEWS, calls=2)
-        yield Case(L3, c, rdtype='bf16', inject=NEWS)
-        yield Case(L3, c, shadow=0, inject=NEWS)
-        yield Case(L3, c, count=700, beta=0.875, chunk=256)
+    yield from special_values(('mxfp8', 'mxint8,ceil', 'nvfp4'))
 
 
 def segments():
