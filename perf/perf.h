@@ -247,7 +247,7 @@ dscomm_status_t perf_all_equal(const struct perf_rank *pr, uint64_t value, bool 
 /* Rank 0's bytes, to all. */
 dscomm_status_t perf_share_bytes(const struct perf_rank *pr, void *bytes, size_t n);
 /* Every rank's text of up to PERF_LINE_BYTES - 1 bytes; lines: [n_ranks][PERF_LINE_BYTES]. */
-#define PERF_LINE_BYTES 96
+#define PERF_LINE_BYTES 160
 dscomm_status_t perf_gather_lines(const struct perf_rank *pr, const char *line,
                                   char (*lines)[PERF_LINE_BYTES]);
 

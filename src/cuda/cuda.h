@@ -56,7 +56,7 @@ struct dsc_cuda_comm {
     struct dscomm_comm base;
     const struct dsc_nccl *nccl;
     ncclComm_t handle;           /* borrowed */
-    pthread_mutex_t handle_lock; /* held by who uses the handle while another might abort it */
+    pthread_mutex_t handle_lock; /* see dsc_cuda_hold() */
     _Atomic bool aborted;        /* the handle is gone */
     int device;
     bool use_graphs;
@@ -126,6 +126,13 @@ dscomm_status_t dsc_cuda_agree(struct dsc_cuda_comm *cc, dscomm_status_t st, con
 dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what);
 
 /* ---- cuda_watch.c ---- */
+
+/*
+ * Whoever gives NCCL work holds the handle meanwhile, so that no abort takes it away.
+ * DSCOMM_ERR_BAD_STATE, and it is not held: the communicator has failed.
+ */
+dscomm_status_t dsc_cuda_hold(struct dsc_cuda_comm *cc);
+void dsc_cuda_let_go(struct dsc_cuda_comm *cc);
 
 dscomm_status_t dsc_watch_start(struct dsc_cuda_comm *cc);
 void dsc_watch_stop(struct dsc_cuda_comm *cc);

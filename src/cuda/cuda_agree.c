@@ -48,10 +48,14 @@ dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what)
 static dscomm_status_t gather(struct dsc_cuda_comm *cc, size_t n)
 {
     const size_t all = n * (size_t)cc->base.n_ranks;
+    ncclResult_t gathered;
 
     CUDA_TRY(cudaMemcpyAsync(cc->agree_device, cc->agree, n, cudaMemcpyHostToDevice, cc->own));
-    NCCL_TRY(cc, cc->nccl->AllGather(cc->agree_device, cc->agree_device + n, n, ncclUint8,
-                                     cc->handle, cc->own));
+    DSC_TRY(dsc_cuda_hold(cc));
+    gathered = cc->nccl->AllGather(cc->agree_device, cc->agree_device + n, n, ncclUint8, cc->handle,
+                                   cc->own);
+    dsc_cuda_let_go(cc);
+    NCCL_TRY(cc, gathered);
     CUDA_TRY(
         cudaMemcpyAsync(cc->agree + n, cc->agree_device + n, all, cudaMemcpyDeviceToHost, cc->own));
     return dsc_cuda_wait_own(cc, "comparing what ranks must agree on");

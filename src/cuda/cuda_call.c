@@ -174,15 +174,13 @@ static dscomm_status_t run_in_order(struct dsc_cuda_comm *cc, struct dsc_cuda_ru
 {
     dscomm_status_t st;
 
-    pthread_mutex_lock(&cc->handle_lock); /* the watchdog does not abort while work is enqueued */
-    st = dsc_comm_check(&cc->base);
-    if (st == DSCOMM_OK)
-        st = enter(cc, stream, capturing);
+    DSC_TRY(dsc_cuda_hold(cc));
+    st = enter(cc, stream, capturing);
     if (st == DSCOMM_OK)
         st = run == NULL ? run_plain(cc, a, stream) : run_call(run, a, stream, capturing);
     if (st == DSCOMM_OK)
         st = leave(cc, stream, capturing);
-    pthread_mutex_unlock(&cc->handle_lock);
+    dsc_cuda_let_go(cc);
     /* A capture that fails has run nothing; else the peers wait for what will not come. */
     if (st == DSCOMM_OK || st == DSCOMM_ERR_BAD_STATE || capturing)
         return st;

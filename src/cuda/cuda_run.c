@@ -135,16 +135,14 @@ static dscomm_status_t fill_run(struct dsc_cuda_run *run, const struct dscomm_pl
     return dsc_cuda_wait_own(run->comm, "copying a plan's tables");
 }
 
-/* One word from and to every peer of the plan, so that NCCL connects them. */
-static dscomm_status_t first_exchange(struct dsc_cuda_run *run, const struct dscomm_plan *plan)
+/* Enqueues one word from and to every peer of the plan. */
+static ncclResult_t exchange_words(struct dsc_cuda_comm *cc, const struct dscomm_plan *plan)
 {
-    struct dsc_cuda_comm *const cc = run->comm;
     const struct dsc_nccl *const nccl = cc->nccl;
-    ncclResult_t first = ncclSuccess, end;
+    ncclResult_t first = nccl->GroupStart(), end;
 
-    if (plan->n_peers == 0)
-        return DSCOMM_OK;
-    NCCL_TRY(cc, nccl->GroupStart());
+    if (first != ncclSuccess)
+        return first;
     for (int i = 0; i < plan->n_peers; i++) {
         /* words lie in the memory of records, of which each rank has one */
         uint8_t *const word = cc->agree_device + (size_t)(plan->peers[i] + 1) * DSC_AGREE_BYTES;
@@ -155,9 +153,22 @@ static dscomm_status_t first_exchange(struct dsc_cuda_run *run, const struct dsc
         if (plan->n_rx[i] > 0 && first == ncclSuccess)
             first = nccl->Recv(word, 16, ncclUint8, plan->peers[i], cc->handle, cc->own);
     }
-    end = nccl->GroupEnd();
-    NCCL_TRY(cc, first);
-    NCCL_TRY(cc, end);
+    end = nccl->GroupEnd(); /* in any case: the thread's group must not stay open */
+    return first != ncclSuccess ? first : end;
+}
+
+/* So that NCCL connects the plan's peers. */
+static dscomm_status_t first_exchange(struct dsc_cuda_run *run, const struct dscomm_plan *plan)
+{
+    struct dsc_cuda_comm *const cc = run->comm;
+    ncclResult_t result;
+
+    if (plan->n_peers == 0)
+        return DSCOMM_OK;
+    DSC_TRY(dsc_cuda_hold(cc));
+    result = exchange_words(cc, plan);
+    dsc_cuda_let_go(cc);
+    NCCL_TRY(cc, result);
     return dsc_cuda_wait_own(cc, "a plan's first exchange");
 }
 
@@ -174,7 +185,11 @@ static dscomm_status_t capture(struct dsc_cuda_run *run)
     memset(&run->call, 0, sizeof(run->call));
     run->call.state = cc->state;
     CUDA_TRY(cudaStreamBeginCapture(cc->own, cudaStreamCaptureModeRelaxed));
-    st = dsc_cuda_enqueue(run, &run->call, cc->own, cc->side, run->nodes);
+    st = dsc_cuda_hold(cc);
+    if (st == DSCOMM_OK) {
+        st = dsc_cuda_enqueue(run, &run->call, cc->own, cc->side, run->nodes);
+        dsc_cuda_let_go(cc);
+    }
     end = cudaStreamEndCapture(cc->own, &run->template);
     DSC_TRY(st);
     CUDA_TRY(end);

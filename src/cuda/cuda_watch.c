@@ -208,6 +208,22 @@ static void describe(struct dsc_cuda_comm *cc, const struct position *p, char *t
 
 /* ---- failing ---- */
 
+dscomm_status_t dsc_cuda_hold(struct dsc_cuda_comm *cc)
+{
+    dscomm_status_t st;
+
+    pthread_mutex_lock(&cc->handle_lock);
+    st = dsc_comm_check(&cc->base);
+    if (st < 0)
+        pthread_mutex_unlock(&cc->handle_lock);
+    return st;
+}
+
+void dsc_cuda_let_go(struct dsc_cuda_comm *cc)
+{
+    pthread_mutex_unlock(&cc->handle_lock);
+}
+
 /*
  * Who enqueues is let finish, but not for ever: with queues full it may itself wait for the device,
  * and then NCCL's abort, which may come from another thread, is what ends that.

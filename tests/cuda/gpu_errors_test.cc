@@ -207,6 +207,33 @@ TEST(Deadline, of_creation)
         t.join();
 }
 
+/* NCCL's handle goes away under the thread that makes plans. */
+TEST(Abort, while_plans_are_made)
+{
+    for (int round = 0; round < 12; round++) {
+        dscomm_comm_config_t config = gpu_config();
+
+        config.timeout_ms = 300; /* NCCL tells nobody of an abort: the other rank waits so long */
+        const GpuWorld world(2, config);
+
+        world.each([&](int r) {
+            const dscomm_plan_t *plan = nullptr;
+            dscomm_status_t st = DSCOMM_OK;
+            std::thread aborter([&] {
+                std::this_thread::sleep_for(std::chrono::microseconds(1300 * (round + 1)));
+                if (r == round % 2)
+                    dscomm_comm_abort(world.comms[r]);
+            });
+
+            for (size_t n = 1; st == DSCOMM_OK && n < 200; n++)
+                st = dscomm_plan_create(world.comms[r], 64 * n, DSCOMM_FLOAT32, DSCOMM_SUM,
+                                        dscomm_codec("int8"), 0, &plan);
+            EXPECT_LT(st, 0);
+            aborter.join();
+        });
+    }
+}
+
 TEST(Abort, ends_a_call)
 {
     const GpuCase c = plain_case(2);
