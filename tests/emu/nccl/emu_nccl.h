@@ -64,12 +64,11 @@ struct Comm {
     int rank = 0, n_ranks = 0, device = 0;
     std::atomic<int> state{ ncclSuccess }; // ncclInProgress, or the first error
     std::atomic<bool> has_aborted{ false }, is_destroyed{ false };
-    std::mutex text_lock; // of text and the streams
+    std::mutex text_lock; // of text and what is known of the last operation
     std::string text;     // of the last error
 
     std::mutex run_lock; // one operation of a communicator at a time
     uint64_t n_run = 0;  // collectives so far: each replay of a graph counts
-    std::set<cudaStream_t> streams;
     bool has_last = false;
     cudaStream_t last_stream = nullptr;
     cudaEvent_t last_done = nullptr; // of the last eager operation: the next one may be elsewhere

@@ -328,31 +328,18 @@ NCCL_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclCom
 }
 
 // ---- the end ----
-static bool is_capturing(cudaStream_t s)
-{
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-
-    return cudaStreamIsCapturing(s, &status) != cudaSuccess ||
-           status != cudaStreamCaptureStatusNone;
-}
-
-// Own work has run, well or not: its waits have deadlines. A stream that captures something else by
-// now has no work of ours in its way.
+// Own work has run, well or not: its waits have deadlines. Batches are in one order whatever their
+// streams, which may be gone by now, so the last one's event stands for all.
 static void drain(const std::shared_ptr<Comm> &c)
 {
-    std::set<cudaStream_t> streams;
-    const int device = current_device();
+    bool has_last;
 
     {
         std::lock_guard<std::mutex> l(c->text_lock);
-        streams = c->streams;
+        has_last = c->has_last;
     }
-    cudaSetDevice(c->device); // whose legacy stream a null stream is
-    for (cudaStream_t s : streams) {
-        if (!is_capturing(s))
-            cudaStreamSynchronize(s);
-    }
-    cudaSetDevice(device);
+    if (has_last)
+        cudaEventSynchronize(c->last_done);
 }
 
 NCCL_API ncclResult_t ncclCommFinalize(ncclComm_t comm)

@@ -80,15 +80,14 @@ static ncclResult_t release_streams(Comm *c, cudaStream_t first,
     return cuda_ok(c, e, "order of streams");
 }
 
-static ncclResult_t remember_last(Comm *c, const std::vector<cudaStream_t> &streams)
+static ncclResult_t remember_last(Comm *c, cudaStream_t stream)
 {
     const std::lock_guard<std::mutex> l(c->text_lock);
 
     c->has_last = true;
-    c->last_stream = streams[0];
-    c->streams.insert(streams.begin(), streams.end());
-    return cudaEventRecord(c->last_done, streams[0]) == cudaSuccess ? ncclSuccess
-                                                                    : ncclUnhandledCudaError;
+    c->last_stream = stream;
+    return cudaEventRecord(c->last_done, stream) == cudaSuccess ? ncclSuccess
+                                                                : ncclUnhandledCudaError;
 }
 
 static ncclResult_t enqueue(const std::shared_ptr<Comm> &c,
@@ -107,7 +106,7 @@ static ncclResult_t enqueue(const std::shared_ptr<Comm> &c,
     r = cuda_ok(c.get(), emu_stream_op(streams[0], run, batch, drop), "enqueue");
     if (r == ncclSuccess)
         r = release_streams(c.get(), streams[0], others);
-    return r == ncclSuccess && !is_captured ? remember_last(c.get(), streams) : r;
+    return r == ncclSuccess && !is_captured ? remember_last(c.get(), streams[0]) : r;
 }
 
 static ncclResult_t is_capturing(const Pending &p, bool *out)
