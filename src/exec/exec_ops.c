@@ -228,10 +228,10 @@ static bool place_message(struct dsc_exec_run *run, uint32_t op_index, bool may_
 
 /* ---- one operation ---- */
 
+/* Marks are not forwarded: a reduce-scatter is one flat tier. */
 static bool forwards(const struct dsc_op *op)
 {
-    return op->kind == DSC_OP_GATHER ||
-           ((op->kind == DSC_OP_DECODE || op->kind == DSC_OP_RESTORE) && op->n_sends > 0);
+    return op->kind == DSC_OP_GATHER || (op->kind == DSC_OP_DECODE && op->n_sends > 0);
 }
 
 /* Bytes of the message that the op has made or is to forward. */
