@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The numbers of struct dsc_rates. Ranges are wide enough for every machine and narrow enough that
+ * 64-bit products of a cost model hold: 10 s of latency, 1 PB/s, 1 us per byte or element.
+ */
+#include "tuner/rates_fields.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+#define BYTES_PER_S_MAX UINT64_C(1000000000000000)
+#define BYTE_FS_MAX UINT64_C(1000000000)
+#define ELEM_PS_MAX UINT64_C(1000000)
+#define CPUS_MAX 65536
+
+#define FIELD(type, field, min, max, worse)                                                      \
+    {                                                                                            \
+#field, offsetof(struct type, field), sizeof(((struct type *)0)->field), min, max, worse \
+    }
+#define LIST(fields)                  \
+    {                                 \
+        fields, DSC_ARRAY_LEN(fields) \
+    }
+
+static const struct dsc_rates_field rates[] = {
+    FIELD(dsc_rates, version, DSC_RATES_VERSION, DSC_RATES_VERSION, DSC_WORSE_SAME),
+    FIELD(dsc_rates, n_tiers, 0, DSC_TIERS_MAX, DSC_WORSE_SAME),
+    FIELD(dsc_rates, n_speeds, 0, DSC_SPEEDS_MAX, DSC_WORSE_NONE),
+    FIELD(dsc_rates, cpus_per_host, 1, CPUS_MAX, DSC_WORSE_LESS),
+    FIELD(dsc_rates, ranks_per_host, 1, CPUS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_rates, call_ns, 0, SECOND_NS, DSC_WORSE_MORE),
+    FIELD(dsc_rates, op_ns, 0, SECOND_NS, DSC_WORSE_MORE),
+    FIELD(dsc_rates, overlap, 0, 1, DSC_WORSE_LESS),
+};
+
+static const struct dsc_rates_field tier[] = {
+    FIELD(dsc_tier_rates, kind, 0, DSC_TIER_GIVEN, DSC_WORSE_SAME),
+    FIELD(dsc_tier_rates, message_ns, 0, SECOND_NS, DSC_WORSE_MORE),
+    FIELD(dsc_tier_rates, latency_ns, 1, 10 * SECOND_NS, DSC_WORSE_MORE),
+    FIELD(dsc_tier_rates, bytes_per_s_alone, 1, BYTES_PER_S_MAX, DSC_WORSE_LESS),
+    FIELD(dsc_tier_rates, bytes_per_s, 1, BYTES_PER_S_MAX, DSC_WORSE_LESS),
+    FIELD(dsc_tier_rates, byte_fs, 0, BYTE_FS_MAX, DSC_WORSE_MORE),
+};
+
+static const struct dsc_rates_field speed[] = {
+    FIELD(dsc_codec_speed, dtype, 0, DSCOMM_BFLOAT16, DSC_WORSE_SAME),
+    FIELD(dsc_codec_speed, feedback, 0, 1, DSC_WORSE_SAME),
+    FIELD(dsc_codec_speed, send, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, add, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, own, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, decode, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
+};
+
+const struct dsc_rates_fields dsc_rates_fields = LIST(rates), dsc_tier_fields = LIST(tier),
+                              dsc_speed_fields = LIST(speed);
+
+uint64_t dsc_rates_field_get(const void *base, const struct dsc_rates_field *field)
+{
+    const void *const at = (const char *)base + field->offset;
+
+    if (field->bytes == sizeof(uint8_t))
+        return *(const uint8_t *)at;
+    if (field->bytes == sizeof(uint32_t))
+        return *(const uint32_t *)at;
+    return *(const uint64_t *)at;
+}
+
+void dsc_rates_field_set(void *base, const struct dsc_rates_field *field, uint64_t value)
+{
+    void *const at = (char *)base + field->offset;
+
+    if (field->bytes == sizeof(uint8_t))
+        *(uint8_t *)at = (uint8_t)value;
+    else if (field->bytes == sizeof(uint32_t))
+        *(uint32_t *)at = (uint32_t)value;
+    else
+        *(uint64_t *)at = value;
+}
+
+bool dsc_tier_is_measured(const struct dsc_tier_rates *t)
+{
+    return t->message_ns != 0 || t->latency_ns != 0 || t->bytes_per_s_alone != 0 ||
+           t->bytes_per_s != 0 || t->byte_fs != 0;
+}
