@@ -178,7 +178,7 @@ static void print_line(const struct dsc_codec *codec, const char *set, const str
     else
         (void)printf("%s\t%s\toverflow\t-", codec->spec, set);
     (void)printf("\t%.2f\t%g\n", (double)s->elems * sizeof(float) / (double)s->message_bytes,
-                 codec->e0);
+                 1e-6 * codec->e0_ppm);
 }
 
 /* values: n_vectors of n elements, a message each. */

@@ -146,8 +146,8 @@ static void print_codecs(void)
 
         if (codec != NULL)
             printf("  %-24s %10.3f  %g%s\n", dscomm_codec_spec(codec),
-                   8.0 * (double)dscomm_codec_bound(codec, elems) / (double)elems, codec->e0,
-                   codec->variable ? "  (bits at most)" : "");
+                   8.0 * (double)dscomm_codec_bound(codec, elems) / (double)elems,
+                   1e-6 * codec->e0_ppm, codec->variable ? "  (bits at most)" : "");
     }
 }
 

@@ -218,80 +218,80 @@ MX_FAMILY(mxint8, mx_wide)
 #define ROW(format, text, elems, error)                                                \
     {                                                                                  \
         .ops = &format##_ops, .spec = (text), .block = (elems), .tile_align = (elems), \
-        .e0 = (error)                                                                  \
+        .e0_ppm = (error)                                                              \
     }
 #define STOCHASTIC(format, text, elems, error)                                                \
     {                                                                                         \
         .ops = &format##_sr_ops, .spec = text ",sr", .block = (elems), .tile_align = (elems), \
-        .stochastic = true, .e0 = (error)                                                     \
+        .stochastic = true, .e0_ppm = (error)                                                 \
     }
 #define HADAMARD(base, text, elems, error) DSC_HADAMARD_ROW(base, text, elems, elems, error)
 
 /* clang-format off */
 static const struct dsc_codec int8_rows[] = {
-    ROW(int8, "int8", 256, 0.0075),
-    ROW(int8, "int8:block=128", 128, 0.0075),
-    ROW(int8, "int8:block=64", 64, 0.0075),
-    ROW(int8, "int8:block=32", 32, 0.0075),
-    ROW(int8, "int8:block=16", 16, 0.0075),
-    HADAMARD(&int8_rows[0], "int8", 256, 0.0075),
-    HADAMARD(&int8_rows[1], "int8:block=128", 128, 0.0075),
-    HADAMARD(&int8_rows[2], "int8:block=64", 64, 0.0075),
-    HADAMARD(&int8_rows[3], "int8:block=32", 32, 0.0075),
-    HADAMARD(&int8_rows[4], "int8:block=16", 16, 0.0075),
-    STOCHASTIC(int8, "int8", 256, 0.0106),
-    STOCHASTIC(int8, "int8:block=128", 128, 0.0106),
-    STOCHASTIC(int8, "int8:block=64", 64, 0.0106),
-    STOCHASTIC(int8, "int8:block=32", 32, 0.0106),
-    STOCHASTIC(int8, "int8:block=16", 16, 0.0106),
-    DSC_ENTROPY_ROW(&int8_rows[0], "int8", 256, 0.0075),
-    DSC_ENTROPY_ROW(&int8_rows[1], "int8:block=128", 128, 0.0075),
-    DSC_ENTROPY_ROW(&int8_rows[2], "int8:block=64", 64, 0.0075),
-    DSC_ENTROPY_ROW(&int8_rows[3], "int8:block=32", 32, 0.0075),
-    DSC_ENTROPY_ROW(&int8_rows[4], "int8:block=16", 16, 0.0075),
+    ROW(int8, "int8", 256, 8100),
+    ROW(int8, "int8:block=128", 128, 7100),
+    ROW(int8, "int8:block=64", 64, 6300),
+    ROW(int8, "int8:block=32", 32, 5400),
+    ROW(int8, "int8:block=16", 16, 4600),
+    HADAMARD(&int8_rows[0], "int8", 256, 12000),
+    HADAMARD(&int8_rows[1], "int8:block=128", 128, 10500),
+    HADAMARD(&int8_rows[2], "int8:block=64", 64, 9200),
+    HADAMARD(&int8_rows[3], "int8:block=32", 32, 7900),
+    HADAMARD(&int8_rows[4], "int8:block=16", 16, 6300),
+    STOCHASTIC(int8, "int8", 256, 11500),
+    STOCHASTIC(int8, "int8:block=128", 128, 10100),
+    STOCHASTIC(int8, "int8:block=64", 64, 8900),
+    STOCHASTIC(int8, "int8:block=32", 32, 7700),
+    STOCHASTIC(int8, "int8:block=16", 16, 6600),
+    DSC_ENTROPY_ROW(&int8_rows[0], "int8", 256, 8100),
+    DSC_ENTROPY_ROW(&int8_rows[1], "int8:block=128", 128, 7100),
+    DSC_ENTROPY_ROW(&int8_rows[2], "int8:block=64", 64, 6300),
+    DSC_ENTROPY_ROW(&int8_rows[3], "int8:block=32", 32, 5400),
+    DSC_ENTROPY_ROW(&int8_rows[4], "int8:block=16", 16, 4600),
 };
 
 static const struct dsc_codec int4_rows[] = {
-    ROW(int4, "int4", 64, 0.11),
-    ROW(int4, "int4:block=256", 256, 0.13),
-    ROW(int4, "int4:block=128", 128, 0.118),
-    ROW(int4, "int4:block=32", 32, 0.097),
-    ROW(int4, "int4:block=16", 16, 0.086),
-    HADAMARD(&int4_rows[0], "int4", 64, 0.11),
-    HADAMARD(&int4_rows[1], "int4:block=256", 256, 0.13),
-    HADAMARD(&int4_rows[2], "int4:block=128", 128, 0.118),
-    HADAMARD(&int4_rows[3], "int4:block=32", 32, 0.097),
-    HADAMARD(&int4_rows[4], "int4:block=16", 16, 0.086),
-    STOCHASTIC(int4, "int4", 64, 0.155),
-    STOCHASTIC(int4, "int4:block=256", 256, 0.184),
-    STOCHASTIC(int4, "int4:block=128", 128, 0.169),
-    STOCHASTIC(int4, "int4:block=32", 32, 0.139),
-    STOCHASTIC(int4, "int4:block=16", 16, 0.123),
-    ROW(int4_signed, "int4:signed", 64, 0.098),
+    ROW(int4, "int4", 64, 113000),
+    ROW(int4, "int4:block=256", 256, 145000),
+    ROW(int4, "int4:block=128", 128, 128000),
+    ROW(int4, "int4:block=32", 32, 98000),
+    ROW(int4, "int4:block=16", 16, 84000),
+    HADAMARD(&int4_rows[0], "int4", 64, 166000),
+    HADAMARD(&int4_rows[1], "int4:block=256", 256, 213000),
+    HADAMARD(&int4_rows[2], "int4:block=128", 128, 188000),
+    HADAMARD(&int4_rows[3], "int4:block=32", 32, 144000),
+    HADAMARD(&int4_rows[4], "int4:block=16", 16, 115000),
+    STOCHASTIC(int4, "int4", 64, 161000),
+    STOCHASTIC(int4, "int4:block=256", 256, 207000),
+    STOCHASTIC(int4, "int4:block=128", 128, 183000),
+    STOCHASTIC(int4, "int4:block=32", 32, 140000),
+    STOCHASTIC(int4, "int4:block=16", 16, 120000),
+    ROW(int4_signed, "int4:signed", 64, 99000),
 };
 
 static const struct dsc_codec fp8_rows[] = {
-    ROW(fp8_e4m3, "fp8", 256, 0.026),
-    ROW(fp8_e5m2, "fp8:e5m2", 256, 0.052),
-    HADAMARD(&fp8_rows[0], "fp8", 256, 0.026),
-    HADAMARD(&fp8_rows[1], "fp8:e5m2", 256, 0.052),
+    ROW(fp8_e4m3, "fp8", 256, 27000),
+    ROW(fp8_e5m2, "fp8:e5m2", 256, 53000),
+    HADAMARD(&fp8_rows[0], "fp8", 256, 27000),
+    HADAMARD(&fp8_rows[1], "fp8:e5m2", 256, 53000),
 };
 
 static const struct dsc_codec mxfp8_rows[] = {
-    ROW(mxfp8, "mxfp8", 32, 0.029),
-    ROW(mxfp8_ceil, "mxfp8,ceil", 32, 0.0265),
-    ROW(mxfp8_e5m2, "mxfp8:e5m2", 32, 0.054),
-    ROW(mxfp8_e5m2_ceil, "mxfp8:e5m2,ceil", 32, 0.053),
+    ROW(mxfp8, "mxfp8", 32, 31000),
+    ROW(mxfp8_ceil, "mxfp8,ceil", 32, 27000),
+    ROW(mxfp8_e5m2, "mxfp8:e5m2", 32, 55000),
+    ROW(mxfp8_e5m2_ceil, "mxfp8:e5m2,ceil", 32, 54000),
 };
 
 static const struct dsc_codec mxfp4_rows[] = {
-    ROW(mxfp4, "mxfp4", 32, 0.115),
-    ROW(mxfp4_ceil, "mxfp4,ceil", 32, 0.119),
+    ROW(mxfp4, "mxfp4", 32, 117000),
+    ROW(mxfp4_ceil, "mxfp4,ceil", 32, 119000),
 };
 
 static const struct dsc_codec mxint8_rows[] = {
-    ROW(mxint8, "mxint8", 32, 0.0077),
-    ROW(mxint8_ceil, "mxint8,ceil", 32, 0.0077),
+    ROW(mxint8, "mxint8", 32, 8000),
+    ROW(mxint8_ceil, "mxint8,ceil", 32, 8100),
 };
 /* clang-format on */
 

@@ -156,7 +156,7 @@ CAST_TYPE(bf16, half_at, HALF_BYTES)
         .by_dtype = (none),                                 \
         .lossless = (exact),                                \
         .tile_align = 1,                                    \
-        .e0 = (error),                                      \
+        .e0_ppm = (error),                                  \
     };                                                      \
     const struct dsc_family dsc_family_##family_name = {    \
         .name = #family_name,                               \
@@ -165,23 +165,25 @@ CAST_TYPE(bf16, half_at, HALF_BYTES)
         .n_rows = 1,                                        \
     };
 
-CAST_FAMILY(none, f32, true, true, 0.0)
-CAST_FAMILY(fp32, f32, false, true, 0.0)
-CAST_FAMILY(fp16, f16, false, false, 3e-4)
-CAST_FAMILY(bf16, bf16, false, false, 2e-3)
+CAST_FAMILY(none, f32, true, true, 0)
+CAST_FAMILY(fp32, f32, false, true, 0)
+CAST_FAMILY(fp16, f16, false, false, 220)
+CAST_FAMILY(bf16, bf16, false, false, 1700)
 
 /* ---- lossless: what `none` sends, packed ---- */
 
-#define LOSSLESS_ROW(cast, exact, error, elem_bytes)                                             \
-    {                                                                                            \
-        .ops = &dsc_entropy_ops, .spec = "lossless", .block = 1, .by_dtype = true,               \
-        .lossless = (exact), .variable = true, .tile_align = DSC_ENTROPY_SEGMENT, .e0 = (error), \
-        .packed = &(cast), .n_planes = (elem_bytes)                                              \
+#define LOSSLESS_ROW(cast, exact, error, elem_bytes, fill)                                 \
+    {                                                                                      \
+        .ops = &dsc_entropy_ops, .spec = "lossless", .block = 1, .by_dtype = true,         \
+        .lossless = (exact), .variable = true, .tile_align = DSC_ENTROPY_SEGMENT,          \
+        .e0_ppm = (error), .packed = &(cast), .n_planes = (elem_bytes), .fill_ppm = (fill) \
     }
 
-static const struct dsc_codec lossless_fp32 = LOSSLESS_ROW(fp32_row, true, 0.0, WIDE_BYTES),
-                              lossless_fp16 = LOSSLESS_ROW(fp16_row, false, 3e-4, HALF_BYTES),
-                              lossless_bf16 = LOSSLESS_ROW(bf16_row, false, 2e-3, HALF_BYTES);
+static const struct dsc_codec lossless_fp32 = LOSSLESS_ROW(fp32_row, true, 0, WIDE_BYTES, 840000),
+                              lossless_fp16 =
+                                  LOSSLESS_ROW(fp16_row, false, 220, HALF_BYTES, 840000),
+                              lossless_bf16 =
+                                  LOSSLESS_ROW(bf16_row, false, 1700, HALF_BYTES, 660000);
 
 const struct dsc_family dsc_family_lossless = {
     .name = "lossless",

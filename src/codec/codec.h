@@ -119,7 +119,7 @@ struct dsc_codec {
     bool variable;
     bool stochastic;     /* codes depend on the message's draw; not for use with feedback */
     uint32_t tile_align; /* spans start at multiples of this; divides 256, or a segment */
-    double e0;           /* nominal relative L2 error of one encode */
+    uint32_t e0_ppm;     /* nominal relative L2 error of one encode, docs/codecs.md, millionths */
     bool sums_only;      /* no max or min, no broadcast: what is not sent is 0 */
 
     /* Top-k alone: the codec of the values, and how many of a segment are kept. */
@@ -134,6 +134,7 @@ struct dsc_codec {
     /* Variable codecs: whose messages are packed, and the bytes of one element in them. */
     const struct dsc_codec *packed;
     uint32_t n_planes;
+    uint32_t fill_ppm; /* what dense gradients take of message_bytes(), nominally; millionths */
 };
 
 /* entropy.c: of every row with a packed codec. */
@@ -142,20 +143,21 @@ extern const struct dsc_codec_ops dsc_entropy_ops;
 /* hadamard.c: of every row with an inner codec, whose spans are at most a tile. */
 extern const struct dsc_codec_ops dsc_hadamard_ops;
 
-/* The row of spec "TEXT,hadamard" that goes with the row `base`: *base, e0 on ordinary data. */
-#define DSC_HADAMARD_ROW(base, text, elems, align, error)                                         \
-    {                                                                                             \
-        .ops = &dsc_hadamard_ops, .spec = text ",hadamard",                                       \
-        .block = (elems) > DSC_HADAMARD_GROUP ? (elems) : DSC_HADAMARD_GROUP,                     \
-        .tile_align = (align) > DSC_HADAMARD_GROUP ? (align) : DSC_HADAMARD_GROUP, .e0 = (error), \
-        .inner = (base)                                                                           \
+/* The row of spec "TEXT,hadamard" that goes with the row `base`: *base; error: e0_ppm. */
+#define DSC_HADAMARD_ROW(base, text, elems, align, error)                          \
+    {                                                                              \
+        .ops = &dsc_hadamard_ops, .spec = text ",hadamard",                        \
+        .block = (elems) > DSC_HADAMARD_GROUP ? (elems) : DSC_HADAMARD_GROUP,      \
+        .tile_align = (align) > DSC_HADAMARD_GROUP ? (align) : DSC_HADAMARD_GROUP, \
+        .e0_ppm = (error), .inner = (base)                                         \
     }
 
 /* The row of spec "TEXT,entropy" that goes with the row `base`, whose elements are bytes. */
-#define DSC_ENTROPY_ROW(base, text, elems, error)                                             \
-    {                                                                                         \
-        .ops = &dsc_entropy_ops, .spec = text ",entropy", .block = (elems), .variable = true, \
-        .tile_align = DSC_ENTROPY_SEGMENT, .e0 = (error), .packed = (base), .n_planes = 1     \
+#define DSC_ENTROPY_ROW(base, text, elems, error)                                              \
+    {                                                                                          \
+        .ops = &dsc_entropy_ops, .spec = text ",entropy", .block = (elems), .variable = true,  \
+        .tile_align = DSC_ENTROPY_SEGMENT, .e0_ppm = (error), .packed = (base), .n_planes = 1, \
+        .fill_ppm = 840000                                                                     \
     }
 
 /*

@@ -157,7 +157,7 @@ static const struct dsc_codec nvfp4_row = {
     .spec = "nvfp4",
     .block = BLOCK,
     .tile_align = SEGMENT,
-    .e0 = 0.096,
+    .e0_ppm = 97000,
 };
 
 const struct dsc_family dsc_family_nvfp4 = {

@@ -4,7 +4,6 @@
  * are integers of billionths from the text on, so that k is the same on every machine.
  */
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +11,7 @@
 #include "codec/topk_select.h"
 
 #define BILLION 1000000000u
+#define MILLION 1000000u
 #define DECIMALS 9
 
 #define RATIO_FORM "a ratio from 0.000000001 to 1 with at most 9 decimals"
@@ -105,16 +105,34 @@ static void write_spec(struct dsc_codec *codec)
                    codec->reuses ? REUSES : "");
 }
 
+/* The least integer whose square is at least x. */
+static uint32_t sqrt_up(uint64_t x)
+{
+    uint64_t low = 0, high = MILLION;
+
+    while (low < high) {
+        const uint64_t mid = (low + high) / 2;
+
+        if (mid * mid < x)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return (uint32_t)low;
+}
+
 /*
  * The error of data without a large element: all of it but the share that is kept, which is
- * rounded.
+ * rounded. sqrt(1 - share + e^2), all of it or less, in integers as all that the tuner decides by.
  */
-static double nominal_error(const struct dsc_codec *codec)
+static uint32_t nominal_error_ppm(const struct dsc_codec *codec)
 {
-    const double share = codec->kept_count != 0 ? (double)codec->kept_count / DSC_SEGMENT
-                                                : (double)codec->kept_ppb / BILLION;
+    const uint64_t kept_ppb = codec->kept_count != 0
+                                  ? (uint64_t)codec->kept_count * BILLION / DSC_SEGMENT
+                                  : codec->kept_ppb;
+    const uint64_t value_ppm = codec->values->e0_ppm;
 
-    return sqrt(1.0 - share + codec->values->e0 * codec->values->e0);
+    return sqrt_up((BILLION - kept_ppb) * 1000 + value_ppm * value_ppm);
 }
 
 static const char *parse(const char *options, struct dsc_codec *codec)
@@ -138,7 +156,7 @@ static const char *parse(const char *options, struct dsc_codec *codec)
     codec->values = parse_values(amount + len, rest_len);
     if (codec->values == NULL)
         return VALUES_FORM;
-    codec->e0 = nominal_error(codec);
+    codec->e0_ppm = nominal_error_ppm(codec);
     write_spec(codec);
     return NULL;
 }

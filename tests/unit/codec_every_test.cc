@@ -90,13 +90,13 @@ TEST_P(EveryCodec, ErrorIsAsDeclared)
         norm += std::pow(double(x[i]), 2);
     }
     const double e = std::sqrt(err / norm);
-    EXPECT_LE(e, codec->e0 * 1.25);
-    EXPECT_GE(e, codec->e0 * 0.4);
+    EXPECT_LE(e, 1.25e-6 * codec->e0_ppm);
+    EXPECT_GE(e, 0.4e-6 * codec->e0_ppm);
     if (codec->lossless) {
         for (unsigned seed = 0; seed < 20; seed++)
             EXPECT_TRUE(same_bits(round_trip(codec, wild(3001, seed)), wild(3001, seed)));
     }
-    EXPECT_EQ(codec->lossless, codec->e0 == 0.0);
+    EXPECT_EQ(codec->lossless, codec->e0_ppm == 0);
 }
 
 bool all_finite(const floats &x, size_t first, size_t end)

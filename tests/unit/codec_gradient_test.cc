@@ -62,4 +62,54 @@ TEST(CodecGradient, ErrorOfOneEncode)
     }
 }
 
+/* Every spec of the registry's list and every block size with every option. */
+std::vector<std::string> all_specs()
+{
+    size_t n = 0;
+    const char *const *const list = dsc_codec_test_specs(&n);
+    std::vector<std::string> specs(list, list + n);
+
+    for (const char *const block : { "16", "32", "64", "128", "256" })
+        for (const char *const option : { "", ",hadamard", ",sr", ",entropy" })
+            for (const std::string base : { "int8:block=", "int4:block=" })
+                if (base + option != "int4:block=,entropy")
+                    specs.push_back(base + block + option);
+    return specs;
+}
+
+/* The figure that error budgets and the accuracy guard go by. */
+TEST(CodecGradient, NominalErrorIsThatOfGradientsRoundedUp)
+{
+    for (const std::string name : { "lm", "cnn" }) {
+        const floats x = gradients(name);
+        ASSERT_EQ(x.size(), 4u * 65536u) << name;
+        for (const std::string &spec : all_specs()) {
+            const dscomm_codec_t *const codec = dscomm_codec(spec.c_str());
+            const double ppm = 1e6 * relative_error(x, round_trip(codec, x));
+            EXPECT_LE(ppm, codec->e0_ppm) << spec << " " << name;
+            EXPECT_GE(ppm, codec->e0_ppm / 4.0) << spec << " " << name;
+        }
+    }
+}
+
+/* The figure that the tuner takes for sizes it cannot know beforehand. */
+TEST(CodecGradient, NominalFillOfVariableCodecs)
+{
+    for (const char *const spec : { "lossless", "int8,entropy" })
+        for (const std::string name : { "lm", "cnn" }) {
+            const floats x = gradients(name);
+            const dscomm_codec_t *const codec = dscomm_codec(spec);
+            std::vector<uint8_t> bytes(dscomm_codec_bound(codec, x.size()) + 16);
+            uint8_t *const at =
+                bytes.data() + (16 - reinterpret_cast<uintptr_t>(bytes.data()) % 16);
+            size_t used = 0;
+
+            ASSERT_EQ(dscomm_encode(codec, at, bytes.size() - 16, x.data(), x.size(), &used),
+                      DSCOMM_OK);
+            const double ppm = 1e6 * double(used) / double(dscomm_codec_bound(codec, x.size()));
+            EXPECT_LE(ppm, codec->fill_ppm) << spec << " " << name;
+            EXPECT_GE(ppm, codec->fill_ppm / 2.0) << spec << " " << name;
+        }
+}
+
 } /* namespace */
