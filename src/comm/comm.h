@@ -22,8 +22,9 @@ struct dsc_shape {
     dscomm_op_t op;
     const struct dsc_codec *codec;
     bool feedback;
-    int n_tensors;  /* fused in it; 0: a call by itself */
-    uint64_t sizes; /* hash of their counts */
+    int n_tensors;            /* fused in it; 0: a call by itself */
+    uint64_t sizes;           /* hash of their counts */
+    struct dsc_choice choice; /* of an allreduce */
 };
 
 /* A collective's arguments. */

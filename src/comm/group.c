@@ -120,7 +120,9 @@ static bool may_fuse(const struct dsc_call_args *a)
 static bool may_fuse_with(const struct dsc_call_args *a, const struct dsc_call_args *b)
 {
     return may_fuse(b) && a->shape.dtype == b->shape.dtype && a->shape.op == b->shape.op &&
-           a->shape.codec == b->shape.codec && dsc_batch_agrees(a->feedback, b->feedback);
+           a->shape.codec == b->shape.codec &&
+           dsc_choice_equal(&a->shape.choice, &b->shape.choice) &&
+           dsc_batch_agrees(a->feedback, b->feedback);
 }
 
 static dscomm_status_t run_one(struct dscomm_comm *comm, const struct dsc_call_args *args)

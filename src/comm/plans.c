@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans by shape. Algorithm and chunk follow from the shape and from settings that were compared at
- * rendezvous, so all ranks make the same plan in the same call. When the table is full the plan
+ * Plans by shape. What a shape's choice leaves open, algorithm and chunk among it, follows from the
+ * shape and from settings that were compared at rendezvous, so all ranks make the same plan in the
+ * same call. When the table is full the plan
  * that was used longest ago goes, also the same one everywhere.
  */
 #include "comm/comm.h"
@@ -15,12 +16,15 @@ static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
 {
     return a->collective == b->collective && a->root == b->root && a->count == b->count &&
            a->dtype == b->dtype && a->op == b->op && a->codec == b->codec &&
-           a->feedback == b->feedback && a->n_tensors == b->n_tensors && a->sizes == b->sizes;
+           a->feedback == b->feedback && a->n_tensors == b->n_tensors && a->sizes == b->sizes &&
+           dsc_choice_equal(&a->choice, &b->choice);
 }
 
 static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm,
-                                           enum dsc_collective collective, size_t count)
+                                           const struct dsc_shape *shape, size_t count)
 {
+    const enum dsc_collective collective = shape->collective;
+
     if (comm->n_ranks == 1)
         return DSC_ALG_LOCAL;
     if (count == 0) /* every rank hears from every other, so that a count that differs is noticed */
@@ -29,6 +33,8 @@ static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm,
         return DSC_ALG_DIRECT;
     if (collective != DSC_ALLREDUCE)
         return DSC_ALG_TWO_SHOT;
+    if (shape->choice.algorithm != DSC_ALG_AUTO)
+        return shape->choice.algorithm;
     if (comm->algorithm != DSC_ALG_AUTO)
         return comm->algorithm;
     return count <= comm->oneshot_bytes / sizeof(float) ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
@@ -85,20 +91,43 @@ struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
     return params;
 }
 
+static const struct dsc_codec *codec_of_tier(const struct dscomm_comm *comm,
+                                             const struct dsc_shape *shape, int tier)
+{
+    if (shape->choice.codecs[tier] != NULL)
+        return shape->choice.codecs[tier];
+    return comm->tier_codecs[tier] != NULL ? comm->tier_codecs[tier] : shape->codec;
+}
+
+/* Tiers and their codecs, of a two-shot. A one-shot has one codec, that of the slowest tier. */
+static void choose_tiers(const struct dscomm_comm *comm, const struct dsc_shape *shape,
+                         struct dsc_plan_params *params)
+{
+    const struct dsc_choice *const choice = &shape->choice;
+    const bool is_flat = comm->groups == NULL || choice->n_tiers == 1;
+    const int n_tiers = is_flat ? 1 : comm->n_tiers;
+
+    if (shape->collective != DSC_ALLREDUCE)
+        return;
+    for (int t = 0; t < n_tiers; t++)
+        params->codecs[t] = codec_of_tier(comm, shape, t);
+    if (params->algorithm != DSC_ALG_TWO_SHOT) {
+        params->codecs[0] = params->codecs[n_tiers - 1];
+        return;
+    }
+    params->n_tiers = n_tiers;
+    params->groups = is_flat ? NULL : comm->groups;
+}
+
 static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
                             const struct dsc_shape *shape)
 {
     struct dsc_plan_params params = dsc_shape_params(comm, shape);
 
-    params.algorithm = choose_algorithm(comm, shape->collective, params.count);
-    if (shape->collective == DSC_ALLREDUCE && comm->groups != NULL) {
-        params.n_tiers = comm->n_tiers;
-        params.groups = comm->groups;
-        for (int t = 0; t < params.n_tiers; t++)
-            if (comm->tier_codecs[t] != NULL)
-                params.codecs[t] = comm->tier_codecs[t];
-    }
-    params.chunk_elems = choose_chunk(comm, &params);
+    params.algorithm = choose_algorithm(comm, shape, params.count);
+    choose_tiers(comm, shape, &params);
+    params.chunk_elems =
+        shape->choice.chunk_elems != 0 ? shape->choice.chunk_elems : choose_chunk(comm, &params);
     entry->shape = *shape;
     DSC_TRY(dsc_plan_build(&params, &entry->plan));
     DSC_TRY(comm->backend->prepare(comm, entry));

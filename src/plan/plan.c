@@ -331,25 +331,8 @@ static bool assemble(struct dsc_builder *b)
 
 /* ---- texts ---- */
 
-#define TEXT_BYTES 768
+#define TEXT_BYTES 1024
 #define CODEC_LIST_BYTES (DSC_MAX_TIERS * 65) /* specs and separators */
-
-static const char *const algorithm_names[] = { "local", "oneshot", "twoshot", "direct", "auto" };
-
-const char *dsc_algorithm_name(enum dsc_algorithm algorithm)
-{
-    return algorithm_names[algorithm];
-}
-
-bool dsc_algorithm_find(const char *name, enum dsc_algorithm *algorithm_out)
-{
-    for (size_t i = 0; i < DSC_ARRAY_LEN(algorithm_names); i++)
-        if (strcmp(name, algorithm_names[i]) == 0) {
-            *algorithm_out = (enum dsc_algorithm)i;
-            return true;
-        }
-    return false;
-}
 
 static void codec_list(const struct dsc_plan_params *params, char *text, size_t bytes)
 {

@@ -10,6 +10,7 @@
  *               one of these halves
  *   one_shot.c  every rank's codes to every rank; Bruck's pattern above 8 ranks
  *   direct.c    broadcast and all-to-all
+ *   choice.c    what a caller may choose about a plan, by name
  *   plan.c      message order, window staging, descriptor, explain
  */
 #ifndef DSC_PLAN_H
@@ -45,11 +46,20 @@ dsc_collective_traits(enum dsc_collective collective);
 
 /* AUTO is a wish, never a plan's. */
 enum dsc_algorithm {
+    DSC_ALG_AUTO,
     DSC_ALG_LOCAL,
     DSC_ALG_ONE_SHOT,
     DSC_ALG_TWO_SHOT,
     DSC_ALG_DIRECT,
-    DSC_ALG_AUTO,
+};
+
+/* What may be chosen about an allreduce; all zero: the communicator's rules. Equal on all ranks. */
+struct dsc_choice {
+    enum dsc_algorithm algorithm; /* AUTO: by the communicator's rules */
+    size_t chunk_elems;           /* 0: likewise */
+    int n_tiers;                  /* 0: likewise; 1: flat; else all tiers of the communicator */
+    /* Per tier, fastest first; NULL: the call's. One-shot has one codec, that of the last tier. */
+    const struct dsc_codec *codecs[DSC_MAX_TIERS];
 };
 
 struct dsc_plan_params {
@@ -220,6 +230,9 @@ static inline bool dsc_op_may_stage(const struct dsc_op *op)
 dscomm_status_t dsc_plan_build(const struct dsc_plan_params *params, struct dscomm_plan **plan_out);
 void dsc_plan_destroy(struct dscomm_plan *plan); /* NULL allowed */
 
+/* ---- choice.c ---- */
+
+DSC_SHARED bool dsc_choice_equal(const struct dsc_choice *a, const struct dsc_choice *b);
 DSC_SHARED const char *dsc_algorithm_name(enum dsc_algorithm algorithm);
 /* The other way; false: no such name. */
 bool dsc_algorithm_find(const char *name, enum dsc_algorithm *algorithm_out);
