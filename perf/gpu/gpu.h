@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda/kernels/stage.h"
+#include "kernels/stage.h"
 
 /* ---- gpu_device.c ---- */
 

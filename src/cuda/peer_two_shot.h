@@ -11,7 +11,7 @@
 #ifndef DSC_CUDA_PEER_TWO_SHOT_H
 #define DSC_CUDA_PEER_TWO_SHOT_H
 
-#include "cuda/kernels/two_shot.h"
+#include "kernels/two_shot.h"
 #include "plan/plan.h"
 
 #ifdef __cplusplus

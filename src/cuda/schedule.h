@@ -18,7 +18,7 @@
 #ifndef DSC_CUDA_SCHEDULE_H
 #define DSC_CUDA_SCHEDULE_H
 
-#include "cuda/kernels/stage.h"
+#include "kernels/stage.h"
 #include "plan/plan.h"
 
 #define DSC_NO_NODE UINT32_MAX

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels that src/cuda/kernels instantiates, compiled by g++ for the emulator.
+ * The kernels that kernels/ instantiates, compiled by g++ for the emulator.
  */
-#include "cuda/kernels/block.cuh"
-#include "cuda/kernels/cast.cuh"
-#include "cuda/kernels/gpu_kernels.h"
-#include "cuda/kernels/nvfp4.cuh"
-#include "cuda/kernels/stages.cuh"
-#include "cuda/kernels/topk.cuh"
-#include "cuda/kernels/two_shot.cuh"
+#include "kernels/block.cuh"
+#include "kernels/cast.cuh"
+#include "kernels/gpu_kernels.h"
+#include "kernels/nvfp4.cuh"
+#include "kernels/stages.cuh"
+#include "kernels/topk.cuh"
+#include "kernels/two_shot.cuh"
 
 #define EMULATE(table, Format, kind)                     \
     EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_ENCODE>)) \

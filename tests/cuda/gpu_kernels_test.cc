@@ -16,7 +16,7 @@
 #include "codec/codec.h"
 #include "support/internal_end.h"
 
-#include "cuda/kernels/stage.h"
+#include "kernels/stage.h"
 
 namespace {
 

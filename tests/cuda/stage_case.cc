@@ -20,7 +20,7 @@
 #include "plan/plan.h"
 #include "support/internal_end.h"
 
-#include "cuda/kernels/stage.h"
+#include "kernels/stage.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device language for g++: src/cuda/kernels/device.h includes this instead of CUDA's when a
+// The device language for g++: kernels/device.h includes this instead of CUDA's when a
 // kernel is compiled for the emulator. CUDA's own host headers supply the types. Here are the
 // execution model, barriers, warp operations and atomics; scalars are in emu_scalar.h, and the
 // lines that make kernels known to the runtime in emu_kernel.h.

@@ -11,7 +11,8 @@ function(dsc_emu_module name)
     endif()
     target_compile_definitions(${name} PRIVATE DSC_CUDA_EMULATED)
     target_compile_options(${name} PRIVATE -ffp-contract=off -Wno-unknown-pragmas)
-    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
+                                               ${PROJECT_SOURCE_DIR}/tests)
     target_include_directories(${name} SYSTEM PRIVATE ${DSC_CUDART_INCLUDE})
     # a variable or kernel of the module is the module's own, also where libc has a function of its name
     target_link_options(${name} PRIVATE -Wl,-Bsymbolic)

@@ -13,9 +13,12 @@ import subprocess
 import sys
 import tempfile
 
-LAYERS = {'core': 0, 'codec': 1, 'device': 1, 'feedback': 1, 'topo': 1, 'transport': 2, 'plan': 3,
-          'tuner': 4, 'exec': 5, 'comm': 6, 'batch': 7, 'cuda': 7}
-SHARED_SECOND_HEADERS = {'codec/kernels.h'}  # the primitives, used by executors and checks too
+LAYERS = {'core': 0, 'codec': 1, 'device': 1, 'feedback': 1, 'topo': 1, 'transport': 2, 'kernels': 2,
+          'plan': 3, 'tuner': 4, 'exec': 5, 'comm': 6, 'batch': 7, 'cuda': 7}
+SHARED_SECOND_HEADERS = {
+    'codec/kernels.h',  # the primitives, used by executors and checks too
+    'kernels/stage.h', 'kernels/two_shot.h'}  # what host code launches
+LIBRARY = ('src/', 'kernels/')  # folders of what is installed; a module is a folder of src/, or kernels/
 PERF_INTERNAL = {  # may look inside the library
     'codec_error.c', 'codec_perf.c', 'codec_perf_cuda.c', 'dscomm_info.c', 'gpu.h', 'gpu_device.c',
     'gpu_hashes.c', 'gpu_timings.c', 'stage_bench.c', 'virtual_ranks.c'}
@@ -64,7 +67,7 @@ def files(args, exts, under=''):
     keep = [p for p in listing if p.startswith(under) and os.path.isfile(os.path.join(args.root, p))
             and (p.endswith(exts) or os.path.basename(p) in TEXT_NAMES and exts is TEXT_EXTS)]
     if not keep:
-        raise SystemExit('no files found under %s/%s' % (args.root, under))
+        raise SystemExit('no files found under %s, %s' % (args.root, under or 'any folder'))
     return sorted(keep)
 
 
@@ -93,8 +96,8 @@ def line_of(text, position):
 
 def check_layers(args):
     """Lower layers never include higher ones, siblings never each other, only module headers."""
-    for path in files(args, C_EXTS, 'src/'):
-        module = path.split('/')[1]
+    for path in files(args, C_EXTS, LIBRARY):
+        module = path.removeprefix('src/').split('/')[0]
         if module not in LAYERS:
             yield '%s: module %s has no layer' % (path, module)
             continue
@@ -109,7 +112,7 @@ def include_findings(where, module, include):
     if other == 'dscomm' or (module, include) == ('core', 'env.def'):
         return
     if '/' not in include or other not in LAYERS:
-        yield '%s: "%s" is not named from src/ or include/' % (where, include)
+        yield '%s: "%s" is not named from src/, kernels/ or include/' % (where, include)
     elif other != module and LAYERS[other] >= LAYERS[module]:
         yield '%s: %s may not include %s' % (where, module, include)
     elif (other != module and include != '%s/%s.h' % (other, other)
@@ -216,7 +219,7 @@ def check_exports(args):
     headers = [p for p in files(args, ('.h',), 'include/') if p not in CUDA_HEADERS]
     for name in sorted(declared_with(args, 'DSCOMM_API', headers) ^ public):
         yield '%s: in only one of include/ and src/dscomm.map' % name
-    internal = declared_with(args, 'DSC_SHARED', files(args, ('.h',), 'src/'))
+    internal = declared_with(args, 'DSC_SHARED', files(args, ('.h',), LIBRARY))
     for name in sorted(internal ^ private):
         yield '%s: in only one of DSC_SHARED declarations and %s of src/dscomm.map' % (
             name, PRIVATE_VERSION)
@@ -242,11 +245,11 @@ def check_headers(args):
 def check_code(args):
     """The environment is read in one file; C has no // comments, alloca or float-mode flags."""
     rules = ((r'\b(?:secure_)?getenv\b|\benviron\b', 'reads the environment outside core/env.c',
-              lambda p: p.startswith('src/') and p != 'src/core/env.c'),
+              lambda p: p.startswith(LIBRARY) and p != 'src/core/env.c'),
              (r'\balloca\b', 'uses alloca', lambda p: True),
              (r'\b(?:malloc|calloc|realloc|strdup|posix_memalign|aligned_alloc)\s*\(',
               'allocates past dsc_calloc()',
-              lambda p: p.startswith('src/') and p not in ('src/core/mem.c', 'src/core/env.c')))
+              lambda p: p.startswith(LIBRARY) and p not in ('src/core/mem.c', 'src/core/env.c')))
     for path in files(args, C_EXTS):
         text = read(args, path)
         code = blank(text)

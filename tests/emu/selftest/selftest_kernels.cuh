@@ -3,7 +3,7 @@
 #ifndef DSC_EMU_SELFTEST_KERNELS_CUH
 #define DSC_EMU_SELFTEST_KERNELS_CUH
 
-#include "cuda/kernels/device.h"
+#include "kernels/device.h"
 
 #define QUANT_BLOCK 256 /* elements per scale */
 #define SCALAR_OPS 24   /* words per thread that scalar_ops() writes */

@@ -2,10 +2,10 @@
 /*
  * Two-shot kernels of all formats but those with segments.
  */
-#include "cuda/kernels/block.cuh"
-#include "cuda/kernels/cast.cuh"
-#include "cuda/kernels/gpu_kernels.h"
-#include "cuda/kernels/two_shot.cuh"
+#include "kernels/block.cuh"
+#include "kernels/cast.cuh"
+#include "kernels/gpu_kernels.h"
+#include "kernels/two_shot.cuh"
 
 static_assert(sizeof(dsc_two_shot_args) <= 4096, "what a kernel's arguments may be");
 

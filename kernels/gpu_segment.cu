@@ -2,9 +2,9 @@
 /*
  * Kernels of the formats with segments: nvfp4 and topk.
  */
-#include "cuda/kernels/nvfp4.cuh"
-#include "cuda/kernels/topk.cuh"
-#include "cuda/kernels/gpu_kernels.h"
-#include "cuda/kernels/stages.cuh"
+#include "kernels/nvfp4.cuh"
+#include "kernels/topk.cuh"
+#include "kernels/gpu_kernels.h"
+#include "kernels/stages.cuh"
 
 DSC_GPU_SEGMENTS(DSC_GPU_DEFINE)

@@ -2,7 +2,7 @@
 /*
  * Which kernel a stage is, and its launch. Nothing here waits, allocates or picks a device.
  */
-#include "cuda/kernels/gpu_kernels.h"
+#include "kernels/gpu_kernels.h"
 
 static const struct dsc_gpu_kernels *kernels_of(uint32_t kind)
 {

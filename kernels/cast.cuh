@@ -2,10 +2,10 @@
 /*
  * Wire formats without scales: fp32, fp16, bf16. One value per element, then zeros to 16 bytes.
  */
-#ifndef DSC_CUDA_CAST_CUH
-#define DSC_CUDA_CAST_CUH
+#ifndef DSC_KERNELS_CAST_CUH
+#define DSC_KERNELS_CAST_CUH
 
-#include "cuda/kernels/format.cuh"
+#include "kernels/format.cuh"
 
 /* 4 bytes per element on the wire. */
 struct Fp32 : PlainFormat {

@@ -4,10 +4,10 @@
  * is kept: x - D by a sender, x - A*o by an owner, and what was there before the call wherever
  * A*o is not finite.
  */
-#ifndef DSC_CUDA_RESIDUAL_CUH
-#define DSC_CUDA_RESIDUAL_CUH
+#ifndef DSC_KERNELS_RESIDUAL_CUH
+#define DSC_KERNELS_RESIDUAL_CUH
 
-#include "cuda/kernels/lanes.cuh"
+#include "kernels/lanes.cuh"
 
 struct Residual {
     const void *in;

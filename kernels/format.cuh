@@ -14,10 +14,10 @@
  *
  * The constructor gets the tile's first element.
  */
-#ifndef DSC_CUDA_FORMAT_CUH
-#define DSC_CUDA_FORMAT_CUH
+#ifndef DSC_KERNELS_FORMAT_CUH
+#define DSC_KERNELS_FORMAT_CUH
 
-#include "cuda/kernels/lanes.cuh"
+#include "kernels/lanes.cuh"
 
 constexpr uint32_t kSegment = 65536;
 

@@ -10,11 +10,11 @@
  * others read. x86 orders stores and loads like that by itself, so no run on the emulator proves
  * it.
  */
-#ifndef DSC_CUDA_TWO_SHOT_CUH
-#define DSC_CUDA_TWO_SHOT_CUH
+#ifndef DSC_KERNELS_TWO_SHOT_CUH
+#define DSC_KERNELS_TWO_SHOT_CUH
 
-#include "cuda/kernels/stages.cuh"
-#include "cuda/kernels/two_shot.h"
+#include "kernels/stages.cuh"
+#include "kernels/two_shot.h"
 
 /* Looks at a flag between two looks at the abort word, which is in host memory, and the clock. */
 constexpr uint32_t kLooks = 32;

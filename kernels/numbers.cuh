@@ -4,10 +4,10 @@
  * operation is one IEEE operation in nearest-even mode with subnormals, never fused (built with
  * --fmad=false). A NaN that is stored is canonical; one that is still summed may be any.
  */
-#ifndef DSC_CUDA_NUMBERS_CUH
-#define DSC_CUDA_NUMBERS_CUH
+#ifndef DSC_KERNELS_NUMBERS_CUH
+#define DSC_KERNELS_NUMBERS_CUH
 
-#include "cuda/kernels/device.h"
+#include "kernels/device.h"
 
 #define DSC_DEVICE static __device__ __forceinline__
 

@@ -13,11 +13,11 @@
  *
  * Received indices are checked before one is used: a peer's bytes do not decide where is written.
  */
-#ifndef DSC_CUDA_TOPK_CUH
-#define DSC_CUDA_TOPK_CUH
+#ifndef DSC_KERNELS_TOPK_CUH
+#define DSC_KERNELS_TOPK_CUH
 
-#include "cuda/kernels/block.cuh"
-#include "cuda/kernels/cast.cuh"
+#include "kernels/block.cuh"
+#include "kernels/cast.cuh"
 
 struct Topk : PlainFormat {
     static constexpr uint32_t kThreads = 512, kTile = kSegment;

@@ -14,12 +14,12 @@
  *   restore  1/2048           + 2R where there are marks
  * Formats with a segment read what they encode as often as they look at it (nvfp4.cuh, topk.cuh).
  */
-#ifndef DSC_CUDA_STAGES_CUH
-#define DSC_CUDA_STAGES_CUH
+#ifndef DSC_KERNELS_STAGES_CUH
+#define DSC_KERNELS_STAGES_CUH
 
-#include "cuda/kernels/finish.cuh"
-#include "cuda/kernels/format.cuh"
-#include "cuda/kernels/residual.cuh"
+#include "kernels/finish.cuh"
+#include "kernels/format.cuh"
+#include "kernels/residual.cuh"
 
 template <class Format> struct Stage {
     const dsc_gpu_args &args;

@@ -3,10 +3,10 @@
  * Hadamard rotation of groups of 32 elements, which four neighbouring lanes hold: butterflies
  * (a+b, a-b) of stride 1, 2, 4 inside a lane, of 8 and 16 with a shuffle.
  */
-#ifndef DSC_CUDA_ROTATE_CUH
-#define DSC_CUDA_ROTATE_CUH
+#ifndef DSC_KERNELS_ROTATE_CUH
+#define DSC_KERNELS_ROTATE_CUH
 
-#include "cuda/kernels/lanes.cuh"
+#include "kernels/lanes.cuh"
 
 constexpr uint32_t kRotated = 32; /* elements of a group */
 

@@ -4,10 +4,10 @@
  * a hash. They follow from seed, rank, and the number of the call, which is in device memory: a
  * graph that is replayed draws anew.
  */
-#ifndef DSC_CUDA_DRAW_CUH
-#define DSC_CUDA_DRAW_CUH
+#ifndef DSC_KERNELS_DRAW_CUH
+#define DSC_KERNELS_DRAW_CUH
 
-#include "cuda/kernels/lanes.cuh"
+#include "kernels/lanes.cuh"
 
 DSC_DEVICE uint32_t mix(uint32_t h)
 {

@@ -13,8 +13,8 @@
  *
  * A loop that waits for another thread calls __nanosleep(): the emulator runs the others there.
  */
-#ifndef DSC_CUDA_KERNELS_DEVICE_H
-#define DSC_CUDA_KERNELS_DEVICE_H
+#ifndef DSC_KERNELS_DEVICE_H
+#define DSC_KERNELS_DEVICE_H
 
 #ifdef DSC_CUDA_EMULATED
 #include <emu/cuda_emu.h>

@@ -9,11 +9,11 @@
  * out of the second level cache, first for the largest element. It moves 1/2 + 1/16 bytes per
  * element on the wire.
  */
-#ifndef DSC_CUDA_NVFP4_CUH
-#define DSC_CUDA_NVFP4_CUH
+#ifndef DSC_KERNELS_NVFP4_CUH
+#define DSC_KERNELS_NVFP4_CUH
 
-#include "cuda/kernels/elements.cuh"
-#include "cuda/kernels/format.cuh"
+#include "kernels/elements.cuh"
+#include "kernels/format.cuh"
 
 struct Nvfp4 : PlainFormat {
     using PlainFormat::PlainFormat;

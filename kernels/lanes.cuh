@@ -5,11 +5,11 @@
  * the address allows it, else one per element: the caller's vectors have their elements' alignment
  * only. The test is the same for all lanes, but for the one at the operation's end.
  */
-#ifndef DSC_CUDA_LANES_CUH
-#define DSC_CUDA_LANES_CUH
+#ifndef DSC_KERNELS_LANES_CUH
+#define DSC_KERNELS_LANES_CUH
 
-#include "cuda/kernels/numbers.cuh"
-#include "cuda/kernels/stage.h"
+#include "kernels/numbers.cuh"
+#include "kernels/stage.h"
 
 constexpr uint32_t kPerLane = 8, kPerWarp = 256;
 

@@ -2,8 +2,8 @@
 /*
  * Kernels of int8 and int4.
  */
-#include "cuda/kernels/block.cuh"
-#include "cuda/kernels/gpu_kernels.h"
-#include "cuda/kernels/stages.cuh"
+#include "kernels/block.cuh"
+#include "kernels/gpu_kernels.h"
+#include "kernels/stages.cuh"
 
 DSC_GPU_INTEGERS(DSC_GPU_DEFINE)

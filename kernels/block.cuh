@@ -8,13 +8,13 @@
  * computes the scale for itself. Options (rotation, drawing, rounding up, signed scales) are tests
  * that all threads of a launch decide alike.
  */
-#ifndef DSC_CUDA_BLOCK_CUH
-#define DSC_CUDA_BLOCK_CUH
+#ifndef DSC_KERNELS_BLOCK_CUH
+#define DSC_KERNELS_BLOCK_CUH
 
-#include "cuda/kernels/draw.cuh"
-#include "cuda/kernels/elements.cuh"
-#include "cuda/kernels/format.cuh"
-#include "cuda/kernels/rotate.cuh"
+#include "kernels/draw.cuh"
+#include "kernels/elements.cuh"
+#include "kernels/format.cuh"
+#include "kernels/rotate.cuh"
 
 /* ---- scales ---- */
 

@@ -4,11 +4,11 @@
  * block that is done last flips the residual's parity, publishes the count, and numbers the next
  * call. Nothing else writes this state, so an aborted call leaves it as it was.
  */
-#ifndef DSC_CUDA_FINISH_CUH
-#define DSC_CUDA_FINISH_CUH
+#ifndef DSC_KERNELS_FINISH_CUH
+#define DSC_KERNELS_FINISH_CUH
 
-#include "cuda/kernels/numbers.cuh"
-#include "cuda/kernels/stage.h"
+#include "kernels/numbers.cuh"
+#include "kernels/stage.h"
 
 /* The reader sees the number again that it saw before if the entry did not change meanwhile. */
 DSC_DEVICE void publish(const dsc_gpu_work &work, dsc_gpu_state *state, uint64_t n_nonfinite)

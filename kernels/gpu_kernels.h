@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to src/cuda/kernels: which kernels there are, and how the files that instantiate them
- * hand them to gpu_launch.cu.
+ * Private to kernels/: which kernels there are, and how the files that instantiate them hand them
+ * to gpu_launch.cu.
  */
-#ifndef DSC_CUDA_GPU_KERNELS_H
-#define DSC_CUDA_GPU_KERNELS_H
+#ifndef DSC_KERNELS_GPU_KERNELS_H
+#define DSC_KERNELS_GPU_KERNELS_H
 
-#include "cuda/kernels/stage.h"
+#include "kernels/stage.h"
 
 /* The kernels of a kind of format. */
 struct dsc_gpu_kernels {

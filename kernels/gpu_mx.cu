@@ -2,8 +2,8 @@
 /*
  * Kernels of the formats of OCP MX.
  */
-#include "cuda/kernels/block.cuh"
-#include "cuda/kernels/gpu_kernels.h"
-#include "cuda/kernels/stages.cuh"
+#include "kernels/block.cuh"
+#include "kernels/gpu_kernels.h"
+#include "kernels/stages.cuh"
 
 DSC_GPU_MX(DSC_GPU_DEFINE)

@@ -3,7 +3,7 @@
  * Which kernels a codec has. A spec is taken apart word by word: what is not known here, however
  * new, has no kernel and is refused by name.
  */
-#include "cuda/kernels/stage.h"
+#include "kernels/stage.h"
 
 #include <string.h>
 

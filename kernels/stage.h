@@ -18,8 +18,8 @@
  * Everything that differs between calls of a plan is in struct dsc_gpu_call and, for what replays
  * of a CUDA graph must see anew, in device memory: struct dsc_gpu_state, struct dsc_gpu_feedback.
  */
-#ifndef DSC_CUDA_STAGE_H
-#define DSC_CUDA_STAGE_H
+#ifndef DSC_KERNELS_STAGE_H
+#define DSC_KERNELS_STAGE_H
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>

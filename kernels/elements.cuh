@@ -7,10 +7,10 @@
  *   code(t)    of a scaled value, nearest even, saturating; bits above kBits are anything
  *   value(c)   exact, of the low kBits of c
  */
-#ifndef DSC_CUDA_ELEMENTS_CUH
-#define DSC_CUDA_ELEMENTS_CUH
+#ifndef DSC_KERNELS_ELEMENTS_CUH
+#define DSC_KERNELS_ELEMENTS_CUH
 
-#include "cuda/kernels/numbers.cuh"
+#include "kernels/numbers.cuh"
 
 /* ---- integers: 2^23 counts ones; 1.5 * 2^23 negative ones as well ---- */
 

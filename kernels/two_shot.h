@@ -27,10 +27,10 @@
  * A wait that is aborted (board of struct dsc_gpu_state) or reaches its deadline ends the kernel,
  * and no call ends any more: the residual is as it was.
  */
-#ifndef DSC_CUDA_KERNELS_TWO_SHOT_H
-#define DSC_CUDA_KERNELS_TWO_SHOT_H
+#ifndef DSC_KERNELS_TWO_SHOT_H
+#define DSC_KERNELS_TWO_SHOT_H
 
-#include "cuda/kernels/stage.h"
+#include "kernels/stage.h"
 
 #ifdef __cplusplus
 extern "C" {
