@@ -116,6 +116,7 @@ enum dsc_mem_tag {
     DSC_MEM_TOPO,
     DSC_MEM_TRANSPORT,
     DSC_MEM_PLAN,
+    DSC_MEM_TUNER,
     DSC_MEM_EXEC,
     DSC_MEM_COMM,
     DSC_MEM_N_TAGS

@@ -60,6 +60,9 @@ bool dsc_rates_check(const struct dsc_rates *rates, char *text, size_t text_byte
  */
 dscomm_status_t dsc_rates_merge(struct dsc_rates *into, const struct dsc_rates *other);
 
+/* "host", "tcp", ...; "?" */
+const char *dsc_tier_kind_name(uint32_t kind);
+
 /* Of a codec, NULL: not measured. */
 const struct dsc_codec_speed *dsc_rates_speed(const struct dsc_rates *rates, const char *spec,
                                               dscomm_dtype_t dtype, bool feedback);

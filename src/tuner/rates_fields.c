@@ -11,10 +11,17 @@
 #define ELEM_PS_MAX UINT64_C(1000000)
 #define CPUS_MAX 65536
 
-#define FIELD(type, field, min, max, worse)                                                      \
-    {                                                                                            \
-#field, offsetof(struct type, field), sizeof(((struct type *)0)->field), min, max, worse \
+static const char *const kinds[] = { "fabric", "host", "rack", "rdma", "tcp", "given" };
+static const char *const dtypes[] = { "fp32", "fp16", "bf16" };
+_Static_assert(DSC_ARRAY_LEN(kinds) == DSC_TIER_GIVEN + 1, "a word for every kind of tier");
+_Static_assert(DSC_ARRAY_LEN(dtypes) == DSCOMM_BFLOAT16 + 1, "a word for every data type");
+
+#define WORDS(type, field, min, max, worse, words)                                                \
+    {                                                                                             \
+#field, offsetof(struct type, field), sizeof(((struct type *)0)->field), min, max, worse, \
+            words                                                                                 \
     }
+#define FIELD(type, field, min, max, worse) WORDS(type, field, min, max, worse, NULL)
 #define LIST(fields)                  \
     {                                 \
         fields, DSC_ARRAY_LEN(fields) \
@@ -32,7 +39,7 @@ static const struct dsc_rates_field rates[] = {
 };
 
 static const struct dsc_rates_field tier[] = {
-    FIELD(dsc_tier_rates, kind, 0, DSC_TIER_GIVEN, DSC_WORSE_SAME),
+    WORDS(dsc_tier_rates, kind, 0, DSC_TIER_GIVEN, DSC_WORSE_SAME, kinds),
     FIELD(dsc_tier_rates, message_ns, 0, SECOND_NS, DSC_WORSE_MORE),
     FIELD(dsc_tier_rates, latency_ns, 1, 10 * SECOND_NS, DSC_WORSE_MORE),
     FIELD(dsc_tier_rates, bytes_per_s_alone, 1, BYTES_PER_S_MAX, DSC_WORSE_LESS),
@@ -41,7 +48,7 @@ static const struct dsc_rates_field tier[] = {
 };
 
 static const struct dsc_rates_field speed[] = {
-    FIELD(dsc_codec_speed, dtype, 0, DSCOMM_BFLOAT16, DSC_WORSE_SAME),
+    WORDS(dsc_codec_speed, dtype, 0, DSCOMM_BFLOAT16, DSC_WORSE_SAME, dtypes),
     FIELD(dsc_codec_speed, feedback, 0, 1, DSC_WORSE_SAME),
     FIELD(dsc_codec_speed, send, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
     FIELD(dsc_codec_speed, add, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
@@ -51,6 +58,11 @@ static const struct dsc_rates_field speed[] = {
 
 const struct dsc_rates_fields dsc_rates_fields = LIST(rates), dsc_tier_fields = LIST(tier),
                               dsc_speed_fields = LIST(speed);
+
+const char *dsc_tier_kind_name(uint32_t kind)
+{
+    return kind < DSC_ARRAY_LEN(kinds) ? kinds[kind] : "?";
+}
 
 uint64_t dsc_rates_field_get(const void *base, const struct dsc_rates_field *field)
 {

@@ -20,6 +20,7 @@ struct dsc_rates_field {
     size_t offset, bytes; /* of an unsigned integer */
     uint64_t min, max;
     enum dsc_worse worse;
+    const char *const *words; /* for its values in a profile; NULL: numbers */
 };
 
 struct dsc_rates_fields {
