@@ -22,15 +22,18 @@ struct dsc_tier_rates {
     uint32_t byte_fs;           /* CPU time of a rank per byte moved, femtoseconds */
 };
 
-/* Picoseconds per element, of one rank while all ranks of its host compute. */
+/*
+ * Femtoseconds per element, of one rank while all ranks of its host compute: a GPU takes a few
+ * hundred for the cheapest step, a CPU some hundred thousand.
+ */
 struct dsc_codec_speed {
     char spec[DSC_SPEED_SPEC_BYTES]; /* canonical, zeros behind the text */
     uint8_t dtype;                   /* dscomm_dtype_t */
     uint8_t feedback;                /* 0 or 1 */
-    uint32_t send;                   /* SEND: encode the own value (and the residual) */
-    uint32_t add;                    /* the owner's operation, per received message: decode, add */
-    uint32_t own;    /* the same without messages: own value, sum, encode, decode to the output */
-    uint32_t decode; /* DECODE to the output */
+    uint32_t send_fs;                /* SEND: encode the own value (and the residual) */
+    uint32_t add_fs;                 /* the owner's operation, per received message: decode, add */
+    uint32_t own_fs; /* the same without messages: own value, sum, encode, decode to the output */
+    uint32_t decode_fs; /* DECODE to the output */
 };
 
 struct dsc_rates {

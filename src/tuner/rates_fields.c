@@ -8,7 +8,7 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define BYTES_PER_S_MAX UINT64_C(1000000000000000)
 #define BYTE_FS_MAX UINT64_C(1000000000)
-#define ELEM_PS_MAX UINT64_C(1000000)
+#define ELEM_FS_MAX UINT64_C(1000000000)
 #define CPUS_MAX 65536
 
 static const char *const kinds[] = { "fabric", "host", "rack", "rdma", "tcp", "given" };
@@ -50,10 +50,10 @@ static const struct dsc_rates_field tier[] = {
 static const struct dsc_rates_field speed[] = {
     WORDS(dsc_codec_speed, dtype, 0, DSCOMM_BFLOAT16, DSC_WORSE_SAME, dtypes),
     FIELD(dsc_codec_speed, feedback, 0, 1, DSC_WORSE_SAME),
-    FIELD(dsc_codec_speed, send, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
-    FIELD(dsc_codec_speed, add, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
-    FIELD(dsc_codec_speed, own, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
-    FIELD(dsc_codec_speed, decode, 1, ELEM_PS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, send_fs, 1, ELEM_FS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, add_fs, 1, ELEM_FS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, own_fs, 1, ELEM_FS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, decode_fs, 1, ELEM_FS_MAX, DSC_WORSE_MORE),
 };
 
 const struct dsc_rates_fields dsc_rates_fields = LIST(rates), dsc_tier_fields = LIST(tier),

@@ -74,9 +74,12 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
             .kind = DSC_TIER_HOST, .latency_ns = 1, .bytes_per_s = 2, .bytes_per_s_alone = 3
         };
     for (int s = 0; s < 2; s++)
-        profile.rates.speeds[s] = (struct dsc_codec_speed){
-            .spec = "int8", .feedback = (uint8_t)s, .send = 1, .add = 2, .own = 3, .decode = 4
-        };
+        profile.rates.speeds[s] = (struct dsc_codec_speed){ .spec = "int8",
+                                                            .feedback = (uint8_t)s,
+                                                            .send_fs = 1,
+                                                            .add_fs = 2,
+                                                            .own_fs = 3,
+                                                            .decode_fs = 4 };
     text = dsc_profile_text(&profile);
     CHECK(text != NULL && strlen(text) < sizeof(base));
     strcpy(base, text);

@@ -192,8 +192,8 @@ TEST_F(Profile, WhatIsWrongIsNamed)
         { "topk:0.01", "a spec that is as long as none is",
           "rates.speeds[0].spec has 33 characters, at most 31" },
         { "topk:0.01", "", "rates.speeds[0].spec is no codec's text of 1 to 31 characters" },
-        { "\"send\":\t100", "\"send\": 4294967296",
-          "rates.speeds[0].send is 4294967296, must be 1 to 1000000" },
+        { "\"send_fs\":\t100", "\"send_fs\": 4294967296",
+          "rates.speeds[0].send_fs is 4294967296, must be 1 to 1000000000" },
         { "\"overlap\"", "\"overlaps\"", "rates.overlap is missing" },
     };
 

@@ -16,17 +16,17 @@ namespace {
 
 using Wire = std::array<uint8_t, DSC_RATES_WIRE_BYTES>;
 
-struct dsc_codec_speed speed_of(const char *spec, uint32_t ps, bool feedback = false)
+struct dsc_codec_speed speed_of(const char *spec, uint32_t fs, bool feedback = false)
 {
     struct dsc_codec_speed speed = {};
 
     snprintf(speed.spec, sizeof(speed.spec), "%s", spec);
     speed.dtype = DSCOMM_FLOAT32;
     speed.feedback = feedback;
-    speed.send = ps;
-    speed.add = ps + 1;
-    speed.own = ps + 2;
-    speed.decode = ps + 3;
+    speed.send_fs = fs;
+    speed.add_fs = fs + 1;
+    speed.own_fs = fs + 2;
+    speed.decode_fs = fs + 3;
     return speed;
 }
 
@@ -93,7 +93,7 @@ TEST_F(Rates, BytesGiveTheSameRates)
     EXPECT_EQ(got.tiers[1].latency_ns, 40000u);
     EXPECT_EQ(got.tiers[0].bytes_per_s_alone, 9000000000u);
     EXPECT_STREQ(got.speeds[2].spec, "topk:0.01");
-    EXPECT_EQ(got.speeds[1].decode, 703u);
+    EXPECT_EQ(got.speeds[1].decode_fs, 703u);
     EXPECT_EQ(got.overlap, 1u);
 }
 
@@ -135,8 +135,8 @@ TEST_F(Rates, ValuesOutOfRangeAreNamed)
     r.speeds[0].dtype = 7;
     EXPECT_EQ(fault(r), "speeds[0].dtype is 7, must be 0 to 2");
     r = example();
-    r.speeds[2].own = 0;
-    EXPECT_EQ(fault(r), "speeds[2].own is 0, must be 1 to 1000000");
+    r.speeds[2].own_fs = 0;
+    EXPECT_EQ(fault(r), "speeds[2].own_fs is 0, must be 1 to 1000000000");
     r = example();
     r.cpus_per_host = 0;
     EXPECT_EQ(fault(r), "cpus_per_host is 0, must be 1 to 65536");
@@ -169,7 +169,7 @@ TEST_F(Rates, WhatIsBeyondTheCountsIsNotLookedAt)
     r.n_tiers = 1;
     r.tiers[1].kind = 99;
     r.n_speeds = 1;
-    r.speeds[1].send = 0;
+    r.speeds[1].send_fs = 0;
     EXPECT_EQ(fault(r), "");
 }
 
@@ -216,8 +216,8 @@ TEST_F(Rates, TheWorstOfBoth)
     b.tiers[1].bytes_per_s_alone += 5; /* better */
     b.tiers[1].byte_fs = 900;          /* worse */
     b.tiers[1].message_ns = 9001;
-    b.speeds[1].add = 5000;
-    b.speeds[0].send = 1;
+    b.speeds[1].add_fs = 5000;
+    b.speeds[0].send_fs = 1;
     b.cpus_per_host = 1;
     b.ranks_per_host = 4;
     b.call_ns = 2501;
@@ -229,7 +229,7 @@ TEST_F(Rates, TheWorstOfBoth)
     want.tiers[0].bytes_per_s = 4000000;
     want.tiers[1].byte_fs = 900;
     want.tiers[1].message_ns = 9001;
-    want.speeds[1].add = 5000;
+    want.speeds[1].add_fs = 5000;
     want.cpus_per_host = 1;
     want.ranks_per_host = 4;
     want.call_ns = 2501;
@@ -246,7 +246,7 @@ TEST_F(Rates, MergingInAnyOrderGivesTheSameNumbers)
         r = example();
         r.tiers[1].bytes_per_s = 1 + random() % 1000;
         r.tiers[0].latency_ns = 1 + random() % 1000;
-        r.speeds[2].send = 1 + random() % 1000;
+        r.speeds[2].send_fs = 1 + random() % 1000;
         r.op_ns = random() % 1000;
     }
     struct dsc_rates forth = ranks[0], back = ranks[3];
@@ -262,13 +262,13 @@ TEST_F(Rates, CodecsThatARankDoesNotKnowAreDropped)
     struct dsc_rates a = example(), b = example();
 
     b.speeds[0] = b.speeds[2]; /* topk alone, at another place */
-    b.speeds[0].send = 9999;
+    b.speeds[0].send_fs = 9999;
     b.n_speeds = 1;
     ASSERT_EQ(dsc_rates_merge(&a, &b), DSCOMM_OK);
     ASSERT_EQ(a.n_speeds, 1u);
     EXPECT_STREQ(a.speeds[0].spec, "topk:0.01");
-    EXPECT_EQ(a.speeds[0].send, 9999u);
-    EXPECT_EQ(a.speeds[0].add, 1501u);
+    EXPECT_EQ(a.speeds[0].send_fs, 9999u);
+    EXPECT_EQ(a.speeds[0].add_fs, 1501u);
     EXPECT_EQ(a.speeds[1].spec[0], '\0');
     EXPECT_EQ(dsc_rates_speed(&a, "topk:0.01", DSCOMM_FLOAT32, false), &a.speeds[0]);
     EXPECT_EQ(dsc_rates_speed(&a, "topk:0.01", DSCOMM_FLOAT32, true), nullptr);
