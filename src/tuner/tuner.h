@@ -1,14 +1,127 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a decision about a call is made from.
+ * What a decision about a call is made from, and the decision. All of it is a pure function of
+ * integers that are equal on all ranks, so that all ranks decide alike without talking.
  *
  *   rates.h rates.c rates_fields.c    what was measured: check, merge, bytes
  *   profile.h profile*.c fingerprint.c    the same in a file, and which machine it is of
+ *   budget.c             which codecs an error budget admits
+ *   load.h load.c        what a plan asks of links and CPUs
+ *   cost.h cost.c        how long that takes
+ *   options.c choose.c   the candidates with their cost; the one to take, and why
+ *   explain.c explain_json.c    the whole table for people and for programs
  */
 #ifndef DSC_TUNER_H
 #define DSC_TUNER_H
 
+#include "plan/plan.h"
 #include "tuner/profile.h"
 #include "tuner/rates.h"
+
+#define DSC_MILLION UINT64_C(1000000)
+
+/* ---- error budgets ---- */
+
+enum dsc_budget_name {
+    DSC_BUDGET_EXACT,
+    DSC_BUDGET_HIGH,
+    DSC_BUDGET_BALANCED,
+    DSC_BUDGET_AGGRESSIVE,
+    DSC_BUDGET_NUMBER,
+};
+
+struct dsc_budget {
+    enum dsc_budget_name name;
+    uint32_t ppm; /* of a number: the largest relative error of one encode, in millionths */
+};
+
+#define DSC_BUDGET_FORM \
+    "exact, high, balanced, aggressive, or a relative error from 0 to 1 with at most 6 decimals"
+
+/* False: the text is none of DSC_BUDGET_FORM. */
+bool dsc_budget_parse(const char *text, struct dsc_budget *budget_out);
+/* The text of a budget, as it would be parsed. Returns text. */
+const char *dsc_budget_text(const struct dsc_budget *budget, char *text, size_t text_bytes);
+
+/* NULL: admitted; else why not, in words. `none` and `lossless` always are. */
+const char *dsc_budget_refuses(const struct dsc_budget *budget, const struct dsc_codec *codec,
+                               bool feedback);
+
+/* ---- candidates ---- */
+
+/*
+ * The specs that are candidates for the slowest tier, preferred first: docs/tuner.md. The speeds of
+ * these and of fp32, which inner tiers send, are what there is to measure.
+ */
+const char *const *dsc_tuner_specs(size_t *n_out);
+
+/* The bit of dsc_question.banned that stands for a codec; 0: it is no candidate. */
+uint64_t dsc_tuner_bit(const struct dsc_codec *codec);
+
+/* ---- the question ---- */
+
+struct dsc_question {
+    int n_ranks;
+    int n_tiers;       /* of the machine, those of the rates */
+    const int *groups; /* as in struct dsc_plan_params, numbers from 0 to n_ranks - 1; NULL: flat */
+    int ranks_per_host; /* that share CPUs; 0: as the rates were measured */
+    size_t count;
+    dscomm_dtype_t dtype;
+    dscomm_op_t op;
+    bool feedback;
+    struct dsc_budget budget;
+    uint64_t banned;                   /* bits of codecs, see dsc_tuner_bit() */
+    uint32_t scale_ppm[DSC_MAX_TIERS]; /* wire times are so many millionths; 0: as measured */
+};
+
+/* ---- the answer ---- */
+
+#define DSC_OPTIONS_MAX 256
+#define DSC_UNKNOWN_NS UINT64_MAX
+#define DSC_REASON_BYTES 96
+
+/* A candidate. Times and bytes are those of the slowest rank. */
+struct dsc_option {
+    struct dsc_choice choice;
+    uint64_t total_ns;                /* DSC_UNKNOWN_NS: something was not measured */
+    uint64_t wire_ns[DSC_MAX_TIERS];  /* per tier of the machine */
+    uint64_t tx_bytes[DSC_MAX_TIERS]; /* likewise, sent per call */
+    uint64_t codec_ns;                /* encode, decode, sum */
+    uint64_t cpu_ns;                  /* that, messages, bytes moved, operations */
+    uint64_t latency_ns;
+    uint32_t messages;  /* sent and received */
+    uint32_t error_ppm; /* nominal, of one encode: the largest of all tiers */
+    uint32_t rank;      /* order of preference: smaller first */
+    bool is_admitted;
+    char reason[DSC_REASON_BYTES]; /* why it is not */
+};
+
+/*
+ * All candidates, cheapest first; n_out: how many.
+ *
+ * DSCOMM_ERR_INVALID    the question does not fit the rates: names the field and both values
+ * DSCOMM_ERR_NO_MEMORY
+ */
+dscomm_status_t dsc_tuner_options(const struct dsc_question *question,
+                                  const struct dsc_rates *rates,
+                                  struct dsc_option options[DSC_OPTIONS_MAX], size_t *n_out);
+
+struct dsc_decision {
+    struct dsc_option option;
+    /* Another codec or algorithm costs no more: preference chose, not cost. */
+    bool is_preference;
+    char reason[320];
+};
+
+/* Costs closer than this count as equal, and the order of preference decides. */
+#define DSC_NEAR_PPM 20000
+
+/* The one to take of a table; nothing admitted with a known cost: all zero, and why. */
+void dsc_tuner_pick(const struct dsc_question *question, const struct dsc_rates *rates,
+                    const struct dsc_option *options, size_t n, struct dsc_decision *decision_out);
+
+/* Both steps. */
+dscomm_status_t dsc_tuner_choose(const struct dsc_question *question, const struct dsc_rates *rates,
+                                 struct dsc_decision *decision_out);
 
 #endif

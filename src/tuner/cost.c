@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The alpha-beta-gamma model: latency of messages that depend on each other, bytes per tier and
+ * direction, and the CPU for codecs, messages and bytes. With overlap a call takes as long as the
+ * busiest of these resources, and what the others need before it starts and after it ends: the
+ * first and the last chunk's way. Without overlap, and with a single chunk, everything adds up.
+ */
+#include "tuner/cost.h"
+
+#include <string.h>
+
+#define NS_PER_S UINT64_C(1000000000)
+#define FS_PER_NS UINT64_C(1000000)
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static uint64_t mul(uint64_t a, uint64_t b)
+{
+    return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+uint64_t dsc_mul_div(uint64_t a, uint64_t b, uint64_t c)
+{
+    const uint64_t whole = a / c;
+    uint64_t rest = a % c;
+
+    while (b != 0 && rest > UINT64_MAX / b) { /* rest < c, so c stays above 0 */
+        rest /= 2;
+        c /= 2;
+    }
+    return add(mul(whole, b), rest * b / c);
+}
+
+/* How much longer a CPU takes that ranks share, in millionths. */
+static uint64_t sharing_ppm(uint64_t ranks, uint64_t cpus)
+{
+    return ranks > cpus ? ranks * DSC_MILLION / cpus : DSC_MILLION;
+}
+
+struct sums {
+    uint64_t tx[DSC_LOAD_STAGES][DSC_MAX_TIERS], rx[DSC_LOAD_STAGES][DSC_MAX_TIERS]; /* bytes */
+    uint64_t message_ns, byte_fs;                                                    /* CPU */
+    bool crosses[DSC_LOAD_STAGES][DSC_MAX_TIERS];
+};
+
+/* Of a message from any place: the longest. */
+static uint64_t message_bytes(const struct dsc_codec *codec, size_t n)
+{
+    struct dsc_codec made;
+    const uint64_t most = dsc_codec_message_bytes(dsc_codec_at(codec, DSC_LAST_PLACE, &made), n);
+
+    return codec->fill_ppm == 0 ? most : dsc_mul_div(most, codec->fill_ppm, DSC_MILLION);
+}
+
+static bool sum_messages(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
+                         const struct dsc_rates *rates, struct sums *sums, struct dsc_cost *cost,
+                         int *tier_out)
+{
+    for (uint32_t i = 0; i < load->n_msgs; i++) {
+        const struct dsc_load_msgs *const line = &load->msgs[i];
+        const struct dsc_tier_rates *const tier = &rates->tiers[line->wire];
+        const uint64_t bytes = mul(line->count, message_bytes(codecs[line->codec].codec, line->n));
+        uint64_t *const sum =
+            line->is_tx ? &sums->tx[line->stage][line->wire] : &sums->rx[line->stage][line->wire];
+
+        *tier_out = line->wire;
+        if (tier->bytes_per_s == 0)
+            return false;
+        *sum = add(*sum, bytes);
+        sums->crosses[line->stage][line->wire] = true;
+        sums->message_ns = add(sums->message_ns, mul(line->count, tier->message_ns));
+        sums->byte_fs = add(sums->byte_fs, mul(bytes, tier->byte_fs));
+        cost->messages += line->count;
+        if (line->is_tx)
+            cost->tx_bytes[line->wire] = add(cost->tx_bytes[line->wire], bytes);
+    }
+    return true;
+}
+
+/* Femtoseconds of all operations of a line. */
+static uint64_t line_fs(const struct dsc_load *load, const struct dsc_load_ops *line,
+                        const struct dsc_codec_speed *speed)
+{
+    const uint64_t n = line->n, ops = mul(n, line->n_ops);
+
+    switch (line->kind) {
+    case DSC_OP_SEND:
+    case DSC_OP_ENCODE:
+        return mul(ops, speed->send_fs);
+    case DSC_OP_REDUCE: /* the own value is one more to add */
+        return mul(mul(n, line->n_recvs + line->n_ops), speed->add_fs);
+    case DSC_OP_FINAL:
+        return add(mul(mul(n, line->n_recvs), speed->add_fs), mul(ops, speed->own_fs));
+    case DSC_OP_DECODE:
+        return mul(ops, speed->decode_fs);
+    case DSC_OP_SUM: /* of all ranks' messages, however they came */
+        return mul(mul(ops, (uint64_t)load->n_ranks), speed->add_fs);
+    case DSC_OP_RESULT:
+        return mul(ops, speed->own_fs);
+    case DSC_OP_RESTORE:
+    case DSC_OP_GATHER:
+        break;
+    }
+    return 0;
+}
+
+/* Codecs' time, and the fixed time of operations on top. */
+static void sum_ops(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
+                    const struct dsc_rates *rates, uint64_t *codec_fs, uint64_t *fixed_ns)
+{
+    for (uint32_t i = 0; i < load->n_ops; i++) {
+        const struct dsc_load_ops *const line = &load->ops[i];
+
+        *codec_fs = add(*codec_fs, line_fs(load, line, &codecs[line->codec].speed));
+        *fixed_ns = add(*fixed_ns, mul(line->n_ops, rates->op_ns));
+    }
+}
+
+static uint64_t wire_ns(const struct dsc_question *question, const struct dsc_rates *rates, int t,
+                        uint64_t bytes)
+{
+    const uint32_t scale = question->scale_ppm[t];
+    const uint64_t ns = dsc_mul_div(bytes, NS_PER_S, rates->tiers[t].bytes_per_s);
+
+    return scale == 0 ? ns : dsc_mul_div(ns, scale, DSC_MILLION);
+}
+
+/* Bytes of one tier that take time after one another. */
+static uint64_t serial_bytes(const struct sums *sums, int t, bool overlap)
+{
+    uint64_t tx = 0, rx = 0, by_stage = 0;
+
+    for (int s = 0; s < DSC_LOAD_STAGES; s++) {
+        tx = add(tx, sums->tx[s][t]);
+        rx = add(rx, sums->rx[s][t]);
+        by_stage = add(by_stage, max_u64(sums->tx[s][t], sums->rx[s][t]));
+    }
+    return overlap ? max_u64(tx, rx) : by_stage;
+}
+
+/* Latency of the chain, and one chunk's way over a tier's wire in all stages. */
+static void sum_stages(const struct dsc_load *load, const struct sums *sums,
+                       const struct dsc_question *question, const struct dsc_rates *rates,
+                       struct dsc_cost *cost, uint64_t fill_ns[DSC_MAX_TIERS], uint64_t *n_chunks)
+{
+    for (int s = 0; s < DSC_LOAD_STAGES; s++) {
+        const struct dsc_load_stage *const stage = &load->stages[s];
+        const uint64_t chunks = (uint64_t)(stage->last - stage->first) + 1;
+        uint64_t latency = 0;
+
+        if (!stage->is_used)
+            continue;
+        *n_chunks = *n_chunks == 0 || chunks < *n_chunks ? chunks : *n_chunks;
+        for (int t = 0; t < question->n_tiers; t++) {
+            const uint64_t bytes = max_u64(sums->tx[s][t], sums->rx[s][t]);
+
+            if (sums->crosses[s][t])
+                latency = max_u64(latency, rates->tiers[t].latency_ns);
+            fill_ns[t] = add(fill_ns[t], wire_ns(question, rates, t, bytes) / chunks);
+        }
+        cost->latency_ns = add(cost->latency_ns, latency);
+    }
+}
+
+/* The busiest resource in full, of the others one chunk's way. */
+static uint64_t overlapped_ns(const struct dsc_cost *cost, const uint64_t fill_ns[DSC_MAX_TIERS],
+                              uint64_t cpu_fill_ns, int n_tiers)
+{
+    uint64_t busiest = cost->cpu_ns, fills = cpu_fill_ns, own_fill = cpu_fill_ns;
+
+    for (int t = 0; t < n_tiers; t++) {
+        fills = add(fills, fill_ns[t]);
+        if (cost->wire_ns[t] > busiest) {
+            busiest = cost->wire_ns[t];
+            own_fill = fill_ns[t];
+        }
+    }
+    return add(busiest, fills - own_fill);
+}
+
+bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
+                 const struct dsc_question *question, const struct dsc_rates *rates,
+                 struct dsc_cost *cost_out, int *tier_out)
+{
+    const uint64_t ranks =
+        question->ranks_per_host > 0 ? (uint64_t)question->ranks_per_host : rates->ranks_per_host;
+    const uint64_t now = sharing_ppm(ranks, rates->cpus_per_host);
+    const uint64_t measured = sharing_ppm(rates->ranks_per_host, rates->cpus_per_host);
+    struct sums sums;
+    struct dsc_cost cost = { 0 };
+    uint64_t fill_ns[DSC_MAX_TIERS] = { 0 }, codec_fs = 0, fixed_ns = rates->call_ns, n_chunks = 0;
+    uint64_t bytes_ns, steps_ns, wires_ns = 0;
+
+    memset(&sums, 0, sizeof(sums));
+    if (!sum_messages(load, codecs, rates, &sums, &cost, tier_out))
+        return false;
+    sum_ops(load, codecs, rates, &codec_fs, &fixed_ns);
+    sum_stages(load, &sums, question, rates, &cost, fill_ns, &n_chunks);
+    cost.codec_ns = dsc_mul_div(codec_fs / FS_PER_NS, now, measured);
+    bytes_ns = dsc_mul_div(sums.byte_fs / FS_PER_NS, now, DSC_MILLION);
+    steps_ns = dsc_mul_div(add(sums.message_ns, fixed_ns), now, DSC_MILLION);
+    cost.cpu_ns = add(cost.codec_ns, add(bytes_ns, steps_ns));
+    for (int t = 0; t < question->n_tiers; t++) {
+        cost.wire_ns[t] = wire_ns(question, rates, t, serial_bytes(&sums, t, rates->overlap != 0));
+        wires_ns = add(wires_ns, cost.wire_ns[t]);
+    }
+    /* While a chunk crosses a wire its bytes are moved: their CPU time is not beside the wire's. */
+    if (rates->overlap != 0)
+        cost.total_ns =
+            overlapped_ns(&cost, fill_ns, (cost.cpu_ns - bytes_ns) / (n_chunks == 0 ? 1 : n_chunks),
+                          question->n_tiers);
+    else
+        cost.total_ns = add(wires_ns, cost.cpu_ns - bytes_ns);
+    cost.total_ns = add(cost.total_ns, cost.latency_ns);
+    *cost_out = cost;
+    return true;
+}
