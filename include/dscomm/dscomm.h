@@ -200,6 +200,39 @@ typedef struct {
 /** Totals since creation. Threads: any; a running call may be half counted. */
 DSCOMM_API dscomm_status_t dscomm_comm_stats(const dscomm_comm_t *comm, dscomm_stats_t *stats_out);
 
+typedef struct {
+    size_t struct_bytes; /* in: sizeof(dscomm_call_stats_t) */
+    uint64_t calls;      /* finished collectives, this one included: its number */
+    char codec[64];      /* what was really used; with tiers, on the slowest */
+    uint64_t call_ns;    /* from when its plan was there */
+    uint64_t wait_ns;    /* with nothing to do but wait */
+    uint64_t payload_tx_bytes;
+    uint64_t nonfinite_elems; /* output elements that were not finite: of all */
+    /*
+     * Seen in samples: in 256 of every 8192 elements of a message (its first ones). Not bit-exact,
+     * and sampled outputs are those of this rank.
+     */
+    double relative_error; /* ||x - D|| / ||x|| of what this rank encoded; 0: nothing lossy, or with
+                              momentum, or a codec of large segments without feedback: not known */
+    double residual_ratio; /* ||r'|| / ||v||: what error feedback keeps back, over the input */
+    double output_sum_of_squares; /* of the sampled outputs, scaled up to the number of outputs */
+    double output_zero_share;     /* 0 to 1 */
+    uint64_t sampled_outputs;
+    uint32_t note; /* of an allreduce: what ranks told each other of the one before, all together;
+                      docs/wire_format.md */
+} dscomm_call_stats_t;
+
+/**
+ * About the last finished collective. Threads: any.
+ *
+ * @return DSCOMM_OK
+ *         DSCOMM_ERR_INVALID      bad argument
+ *         DSCOMM_ERR_BAD_STATE    no call has finished
+ *         DSCOMM_ERR_UNSUPPORTED  a CUDA communicator
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_last_call(const dscomm_comm_t *comm,
+                                                 dscomm_call_stats_t *stats_out);
+
 /** ------------------------------------------------------------------ streams --------------- */
 
 /**

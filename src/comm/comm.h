@@ -2,7 +2,8 @@
 /*
  * Inside of a communicator. comm.c makes and ends it, arguments.c checks calls, collectives.c hands
  * them to the backend, plans.c keeps plans by shape. host.c is the host backend; mismatch.c (what
- * ranks disagree on), stream.c (the ordered queue), batch.c and split.c are parts of it. The CUDA
+ * ranks disagree on), notes.c (what ranks tell each other of a call), stream.c (the ordered queue),
+ * batch.c and split.c are parts of it. The CUDA
  * backend is a library of its own, libdscomm_cuda.
  */
 #ifndef DSC_COMM_H
@@ -62,6 +63,18 @@ struct dsc_pack {
     float *residual; /* [2][residual_elems]: read, written */
     size_t data_bytes, residual_elems;
 };
+
+/* Of the last finished call, for whoever asks while the next one runs. */
+struct dsc_last_call {
+    pthread_mutex_t lock;
+    dscomm_call_stats_t stats; /* struct_bytes 0: there was none */
+};
+
+/*
+ * For tests: what a rank says of itself in place of what it has seen. call: number of the
+ * communicator's allreduce, from 0.
+ */
+typedef uint32_t dsc_note_fn(void *user, uint64_t call, uint32_t note);
 
 struct dscomm_comm;
 
@@ -135,6 +148,11 @@ struct dscomm_comm {
     struct dsc_pack pack;
     void *saved_input;
     size_t saved_bytes;
+    struct dsc_last_call last_call;
+    uint64_t allreduces; /* finished */
+    uint32_t own_note;   /* about the last of them; what the next one tells */
+    dsc_note_fn *note_fn;
+    void *note_user;
 };
 
 /* ---- comm.c ---- */
@@ -176,6 +194,16 @@ dscomm_status_t dsc_comm_run(struct dscomm_comm *comm, uint32_t ticket,
  * the peers. */
 dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
                                  struct dsc_call *call);
+
+/* ---- notes.c ---- */
+
+void dsc_notes_init(struct dscomm_comm *comm);
+void dsc_notes_fini(struct dscomm_comm *comm);
+/* What the rank tells in a call: 0 unless it is an allreduce. */
+uint32_t dsc_notes_own(const struct dscomm_comm *comm, const struct dsc_plan_params *params);
+/* A call has finished: what is known of it is kept. */
+void dsc_notes_finish(struct dscomm_comm *comm, const struct dscomm_plan *plan,
+                      const struct dsc_exec_outcome *outcome);
 
 /* ---- collectives.c ---- */
 

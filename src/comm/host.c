@@ -124,11 +124,13 @@ dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry
     int bad_rank = -1;
     dscomm_status_t st;
 
+    call->note = dsc_notes_own(comm, &entry->plan->params);
     call->draw = (struct dsc_draw){ comm->config.seed, comm->sequence, (uint32_t)comm->rank, 0 };
     st = dsc_exec_call(entry->run, call, comm->sequence, &bad_rank);
     if (st < 0)
         return dsc_comm_fail(comm, entry, st, bad_rank);
     comm->sequence++;
+    dsc_notes_finish(comm, entry->plan, dsc_exec_outcome(entry->run));
     return DSCOMM_OK;
 }
 
@@ -249,6 +251,7 @@ static dscomm_status_t host_close(struct dscomm_comm *comm)
     dsc_net_destroy(comm->net);
     dsc_batches_destroy(comm);
     dsc_free(comm->saved_input);
+    dsc_notes_fini(comm);
     return DSCOMM_OK;
 }
 

@@ -129,6 +129,27 @@ size_t dsc_mem_live(enum dsc_mem_tag tag); /* blocks not freed yet */
 /* The n-th next allocation fails, once; 1 is the next one, -1: never. */
 void dsc_mem_fail_after(int64_t n_allocs);
 
+/* ---- notes ---- */
+
+/*
+ * What a rank tells about its previous allreduce in the header of every data message, 32 bits that
+ * docs/wire_format.md lays out. Sizes are coded by their logarithm in steps of 1/8 octave and come
+ * back rounded down; ranks merge notes field by field by the maximum, so every field is coded such
+ * that the maximum is what all should know. Any 32 bits are a note.
+ */
+struct dsc_note {
+    uint64_t error_ppm;    /* relative error of lossy encodes; 0: none, or not known */
+    uint64_t residual_ppm; /* what error feedback left behind, of the size of the input */
+    uint64_t ns_per_kib;   /* of the caller's vector. Merged: the shortest, so of who came last and
+                              waited for nobody who was late; 0: not known */
+    uint32_t wait_ppm;     /* share of the call that the rank only waited */
+    bool overflow;         /* an output element was not finite */
+};
+
+uint32_t dsc_note_pack(const struct dsc_note *note);
+struct dsc_note dsc_note_unpack(uint32_t bits);
+uint32_t dsc_note_merge(uint32_t a, uint32_t b);
+
 /* ---- time ---- */
 
 DSC_SHARED uint64_t dsc_now_ns(void); /* monotonic */

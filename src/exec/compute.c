@@ -24,8 +24,8 @@ size_t dsc_compute_scratch_floats(const struct dscomm_plan *plan)
     return DSC_SCRATCH_TILES * tile_elems(plan);
 }
 
-static struct dsc_tiles split_scratch(const struct dsc_compute *ctx, float *scratch,
-                                      struct dsc_flaw *flaw)
+struct dsc_tiles dsc_split_scratch(const struct dsc_compute *ctx, float *scratch,
+                                   struct dsc_flaw *flaw)
 {
     const size_t n = tile_elems(ctx->plan);
 
@@ -76,7 +76,7 @@ size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
                       const uint8_t *const *msgs, uint8_t *out, float *scratch,
                       struct dsc_flaw *flaw)
 {
-    const struct dsc_tiles t = split_scratch(ctx, scratch, flaw);
+    const struct dsc_tiles t = dsc_split_scratch(ctx, scratch, flaw);
 
     switch (op->kind) {
     case DSC_OP_RESULT:

@@ -17,7 +17,23 @@ struct dsc_call {
     bool feedback;
     struct dsc_residual residual; /* valid with feedback */
     struct dsc_draw draw;         /* whence stochastic codecs draw; first: not used */
+    uint32_t note;                /* of this rank, see dsc_note_pack() */
 };
+
+/*
+ * What is seen of a call's numbers while they are in the caches: DSC_SAMPLE_ELEMS of every
+ * DSC_SAMPLE_STRIDE elements of an operation. For people and the tuner, not bit-exact.
+ */
+struct dsc_sample {
+    double error_sq, encoded_sq; /* of lossy messages that a rank encodes: ||x - D||^2, ||x||^2 */
+    double input_sq; /* with feedback, where ||r'|| is the error: ||v||^2 of the same elements */
+    double output_sq;
+    uint64_t n_outputs, n_zeros; /* output elements seen, and how many were 0 */
+    uint64_t n_nonfinite;        /* output elements that are not finite: of all, not sampled */
+};
+
+#define DSC_SAMPLE_ELEMS 256
+#define DSC_SAMPLE_STRIDE 8192
 
 /* What all operations of a call share. */
 struct dsc_compute {
@@ -59,5 +75,15 @@ bool dsc_compute_writes_residual(const struct dsc_compute *ctx);
 size_t dsc_compute_op(const struct dsc_compute *ctx, const struct dsc_op *op,
                       const uint8_t *const *msgs, uint8_t *out, float *scratch,
                       struct dsc_flaw *flaw);
+
+/*
+ * Adds what is seen of an operation that has just been computed, before its messages are sent:
+ * arguments as above. Threads: each with its own sample.
+ */
+void dsc_sample_op(const struct dsc_compute *ctx, const struct dsc_op *op, uint8_t *out,
+                   float *scratch, struct dsc_sample *sample);
+
+/* Sum of what threads have seen. */
+void dsc_sample_add(struct dsc_sample *into, const struct dsc_sample *other);
 
 #endif

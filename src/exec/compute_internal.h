@@ -26,6 +26,9 @@ static inline const struct dsc_codec *dsc_op_codec(const struct dsc_compute *ctx
     return dsc_codec_at(ctx->plan->codecs[op->tier], op->place, made);
 }
 
+struct dsc_tiles dsc_split_scratch(const struct dsc_compute *ctx, float *scratch,
+                                   struct dsc_flaw *flaw);
+
 /* ---- compute_vectors.c: the caller's vectors, whatever their types ---- */
 
 /* Where element `at` of the plan's vector is in `send` and in the residual, and in `recv`. */
@@ -45,6 +48,8 @@ static inline size_t dsc_recv_index(const struct dsc_compute *ctx, size_t at)
  */
 const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *op, size_t first,
                            size_t n, float *tile);
+/* True if the call's input is a momentum's. */
+bool dsc_has_momentum(const struct dsc_compute *ctx);
 /* True if dsc_own_value() needs no tile. */
 bool dsc_own_value_is_there(const struct dsc_compute *ctx, const struct dsc_op *op);
 
@@ -94,6 +99,10 @@ void dsc_sum_tile(const struct dsc_compute *ctx, const struct dsc_op *op,
                   const uint8_t *const *msgs, size_t first, size_t n, const struct dsc_tiles *t);
 /* t->value over A: the value itself unless AVG. */
 const float *dsc_divided(const struct dsc_compute *ctx, size_t n, const struct dsc_tiles *t);
+
+/* The message that an operation encodes at `out`. */
+struct dsc_msg dsc_own_message(const struct dsc_compute *ctx, const struct dsc_op *op,
+                               uint8_t *out);
 
 /* ---- the operations; each returns the output elements that are not finite ---- */
 

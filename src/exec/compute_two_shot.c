@@ -6,9 +6,7 @@
 
 #include <string.h>
 
-/* The message that an operation encodes. */
-static struct dsc_msg own_message(const struct dsc_compute *ctx, const struct dsc_op *op,
-                                  uint8_t *out)
+struct dsc_msg dsc_own_message(const struct dsc_compute *ctx, const struct dsc_op *op, uint8_t *out)
 {
     struct dsc_msg msg = {
         .bytes = out, .n = op->n, .exponent = op->exponent, .draw = ctx->call->draw
@@ -69,7 +67,7 @@ static void encode_with_residual(const struct dsc_compute *ctx, const struct dsc
 size_t dsc_compute_send(const struct dsc_compute *ctx, const struct dsc_op *op, uint8_t *out,
                         const struct dsc_tiles *t)
 {
-    const struct dsc_msg msg = own_message(ctx, op, out);
+    const struct dsc_msg msg = dsc_own_message(ctx, op, out);
 
     if (ctx->idle[op->tier])
         encode_plain(ctx, op, &msg, t);
@@ -159,7 +157,7 @@ size_t dsc_compute_final(const struct dsc_compute *ctx, const struct dsc_op *op,
     const struct dsc_kernels *k = ctx->k;
     struct dsc_codec made;
     const struct dsc_codec *codec = dsc_op_codec(ctx, op, &made);
-    const struct dsc_msg msg = own_message(ctx, op, out);
+    const struct dsc_msg msg = dsc_own_message(ctx, op, out);
     size_t n_bad = 0;
 
     if (final_owner_is_sender(ctx, op))

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static bool has_momentum(const struct dsc_compute *ctx)
+bool dsc_has_momentum(const struct dsc_compute *ctx)
 {
     return ctx->call->feedback && ctx->call->residual.velocity_in != NULL;
 }
@@ -14,7 +14,7 @@ static bool has_momentum(const struct dsc_compute *ctx)
 bool dsc_own_value_is_there(const struct dsc_compute *ctx, const struct dsc_op *op)
 {
     return op->own_partial != DSC_NO_BUFFER ||
-           (ctx->plan->params.dtype == DSCOMM_FLOAT32 && !has_momentum(ctx));
+           (ctx->plan->params.dtype == DSCOMM_FLOAT32 && !dsc_has_momentum(ctx));
 }
 
 /* Elements [at, at + n) of the caller's input. */
@@ -39,7 +39,7 @@ const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *o
 
     if (op->own_partial != DSC_NO_BUFFER)
         return ctx->partial + op->own_partial + first;
-    if (!has_momentum(ctx))
+    if (!dsc_has_momentum(ctx))
         return input(ctx, at, n, tile);
     own = r->velocity_out + dsc_send_index(ctx, at);
     ctx->k->axpy(own, input(ctx, at, n, tile), r->velocity_in + dsc_send_index(ctx, at),
@@ -50,7 +50,7 @@ const float *dsc_own_value(const struct dsc_compute *ctx, const struct dsc_op *o
 void dsc_clear_sent(const struct dsc_compute *ctx, const struct dsc_codec *codec,
                     const struct dsc_msg *msg, size_t first, size_t n, size_t at)
 {
-    if (has_momentum(ctx) && codec->ops->clear_sent != NULL)
+    if (dsc_has_momentum(ctx) && codec->ops->clear_sent != NULL)
         codec->ops->clear_sent(codec, msg, first, n,
                                ctx->call->residual.velocity_out + dsc_send_index(ctx, at));
 }
@@ -98,7 +98,7 @@ static void keep_old_momentum(const struct dsc_compute *ctx, size_t k)
 {
     const struct dsc_residual *const r = &ctx->call->residual;
 
-    if (has_momentum(ctx))
+    if (dsc_has_momentum(ctx))
         r->velocity_out[k] = r->velocity_in[k];
 }
 

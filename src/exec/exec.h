@@ -24,6 +24,13 @@ struct dsc_exec_stats {
     _Atomic uint64_t nonfinite_elems, wait_ns, payload_tx_bytes;
 };
 
+/* What the last call of a run was like. */
+struct dsc_exec_outcome {
+    uint32_t note; /* merged: of an allreduce, the same on all ranks */
+    uint64_t ns, wait_ns, payload_tx_bytes;
+    struct dsc_sample sample;
+};
+
 /* net is borrowed. */
 dscomm_status_t dsc_exec_create(struct dsc_net *net, const struct dsc_exec_params *params,
                                 struct dsc_exec **exec_out);
@@ -46,6 +53,9 @@ dscomm_status_t dsc_exec_call(struct dsc_exec_run *run, const struct dsc_call *c
 
 /* The rank that the failed call waited for first, -1 if for none. */
 int dsc_exec_missing_rank(struct dsc_exec_run *run);
+
+/* Of a call that has succeeded. */
+const struct dsc_exec_outcome *dsc_exec_outcome(const struct dsc_exec_run *run);
 
 /* True if the last call of `run` wrote the residual. */
 bool dsc_exec_wrote_residual(const struct dsc_exec_run *run);

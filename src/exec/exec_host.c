@@ -24,6 +24,11 @@ dscomm_status_t dsc_exec_create(struct dsc_net *net, const struct dsc_exec_param
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "host executor");
     exec->net = net;
     exec->params = *params;
+    exec->samples = dsc_calloc(DSC_MEM_EXEC, (size_t)params->n_threads, sizeof(*exec->samples));
+    if (exec->samples == NULL) {
+        dsc_exec_destroy(exec);
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "host executor of %d threads", params->n_threads);
+    }
     st = dsc_workers_create(params->n_threads - 1, MAX_LOOK_AHEAD, params->spin_ns, &exec->workers);
     if (st < 0) {
         dsc_exec_destroy(exec);
@@ -42,6 +47,7 @@ void dsc_exec_destroy(struct dsc_exec *exec)
     dsc_free(exec->partial.memory);
     dsc_free(exec->gather.memory);
     dsc_free(exec->staging.memory);
+    dsc_free(exec->samples);
     dsc_free(exec);
 }
 
@@ -160,6 +166,11 @@ bool dsc_exec_wrote_residual(const struct dsc_exec_run *run)
     return dsc_compute_writes_residual(&run->compute);
 }
 
+const struct dsc_exec_outcome *dsc_exec_outcome(const struct dsc_exec_run *run)
+{
+    return &run->outcome;
+}
+
 /* ---- waiting ---- */
 
 /* The rank that the oldest waiting operation waits for. */
@@ -234,7 +245,8 @@ static void begin_call(struct dsc_exec_run *run, const struct dsc_call *call, ui
     memset((void *)run->payloads, 0, p->n_recvs * sizeof(*run->payloads));
     memset(run->staging_used, 0, p->n_staging);
     run->first = run->n_done = run->n_running = 0;
-    run->payload_tx_bytes = 0;
+    run->outcome = (struct dsc_exec_outcome){ .note = call->note };
+    memset(exec->samples, 0, (size_t)exec->params.n_threads * sizeof(*exec->samples));
     run->sequence = sequence;
     run->bad_rank = -1;
     run->idle_since = 0;
@@ -250,14 +262,22 @@ static void begin_call(struct dsc_exec_run *run, const struct dsc_call *call, ui
         dsc_workers_set(exec->workers, dsc_ops_job, run);
 }
 
-static void end_call(struct dsc_exec_run *run)
+static void end_call(struct dsc_exec_run *run, uint64_t started)
 {
+    struct dsc_exec_stats *const stats = &run->exec->stats;
+    struct dsc_exec_outcome *const outcome = &run->outcome;
+
+    for (int i = 0; i < run->exec->params.n_threads; i++)
+        dsc_sample_add(&outcome->sample, &run->exec->samples[i].sample);
+    outcome->ns = dsc_now_ns() - started;
     run->exec->next_sequence = run->sequence + 1;
     for (int i = 0; i < run->plan->n_peers; i++) {
         run->conns[i]->tx_next += run->plan->n_tx[i];
         run->conns[i]->rx_next += run->plan->n_rx[i];
     }
-    atomic_fetch_add_explicit(&run->exec->stats.payload_tx_bytes, run->payload_tx_bytes,
+    atomic_fetch_add_explicit(&stats->payload_tx_bytes, outcome->payload_tx_bytes,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&stats->nonfinite_elems, outcome->sample.n_nonfinite,
                               memory_order_relaxed);
 }
 
@@ -319,7 +339,9 @@ static dscomm_status_t drive(struct dsc_exec_run *run)
         if (idle_ns(run, now) > patience)
             return deadline_passed(run);
         wait_for_something(run, jobs_done);
-        atomic_fetch_add_explicit(&exec->stats.wait_ns, dsc_now_ns() - now, memory_order_relaxed);
+        now = dsc_now_ns() - now;
+        run->outcome.wait_ns += now;
+        atomic_fetch_add_explicit(&exec->stats.wait_ns, now, memory_order_relaxed);
     }
 }
 
@@ -327,6 +349,7 @@ dscomm_status_t dsc_exec_call(struct dsc_exec_run *run, const struct dsc_call *c
                               uint32_t sequence, int *bad_rank_out)
 {
     const uint32_t saved = dsc_fp_enter();
+    const uint64_t started = dsc_now_ns();
     dscomm_status_t st;
 
     dsc_net_enter(run->exec->net, sequence, run->plan->hash, run->plan->descriptor);
@@ -339,6 +362,6 @@ dscomm_status_t dsc_exec_call(struct dsc_exec_run *run, const struct dsc_call *c
     dsc_fp_leave(saved);
     *bad_rank_out = run->bad_rank;
     if (st == DSCOMM_OK)
-        end_call(run);
+        end_call(run, started);
     return st;
 }

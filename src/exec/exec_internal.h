@@ -23,6 +23,12 @@ struct dsc_buffer {
     size_t bytes;
 };
 
+/* Each on a cache line of its own. */
+struct thread_sample {
+    struct dsc_sample sample;
+    uint64_t pad;
+};
+
 struct dsc_exec {
     struct dsc_net *net;
     struct dsc_exec_params params;
@@ -30,11 +36,12 @@ struct dsc_exec {
     struct dsc_exec_stats stats;
     uint32_t next_sequence; /* of the call that a plan is prepared for */
     /* Calls never overlap, so all plans share these; they grow when a plan is prepared. */
-    struct dsc_buffer scratch; /* [n_threads] of scratch_floats float32 */
-    struct dsc_buffer partial; /* float32 partial sums */
-    struct dsc_buffer gather;  /* one-shot: kept messages */
-    struct dsc_buffer staging; /* [n_staging] of a plan's staging_stride bytes */
-    size_t scratch_floats;     /* per thread */
+    struct dsc_buffer scratch;     /* [n_threads] of scratch_floats float32 */
+    struct dsc_buffer partial;     /* float32 partial sums */
+    struct dsc_buffer gather;      /* one-shot: kept messages */
+    struct dsc_buffer staging;     /* [n_staging] of a plan's staging_stride bytes */
+    size_t scratch_floats;         /* per thread */
+    struct thread_sample *samples; /* [n_threads] of the running call */
 };
 
 struct dsc_exec_run {
@@ -57,7 +64,7 @@ struct dsc_exec_run {
     uint32_t *thresholds;  /* [n_thresholds] kept from call to call */
     uint32_t first, n_done, n_running, sequence, look_ahead;
     bool use_workers;
-    uint64_t payload_tx_bytes;       /* of the messages posted */
+    struct dsc_exec_outcome outcome; /* so far: note, wait, payload of the messages posted */
     uint64_t idle_since, seen_bytes; /* for the deadline: see idle_ns() */
     int bad_rank;
 };

@@ -79,6 +79,7 @@ static dscomm_status_t look_for_messages(struct dsc_exec_run *run, const struct 
         header = *shared; /* the peer may write to shared memory at any time */
         DSC_TRY(check_header(run, op, m, &header, run->payloads[i]));
         run->payload_bytes[i] = header.payload_bytes;
+        run->outcome.note = dsc_note_merge(run->outcome.note, header.note);
     }
     return complete ? DSCOMM_OK : DSCOMM_IN_PROGRESS;
 }
@@ -122,14 +123,15 @@ static void post_from(struct dsc_exec_run *run, uint32_t send, uint32_t bytes,
                                        .descriptor = run->plan->hash,
                                        .chunk = m->chunk,
                                        .stage = m->stage,
-                                       .payload_bytes = bytes };
+                                       .payload_bytes = bytes,
+                                       .note = run->outcome.note };
 
     if (payload != NULL)
         conn->ops->tx_post_from(conn, index, &header, payload);
     else
         conn->ops->tx_post(conn, index, &header);
     run->posted[send] = 1;
-    run->payload_tx_bytes += bytes;
+    run->outcome.payload_tx_bytes += bytes;
 }
 
 static void post(struct dsc_exec_run *run, uint32_t op_index, uint32_t send)
@@ -252,14 +254,15 @@ static void compute(struct dsc_exec_run *run, uint32_t op_index, int thread)
     const struct dsc_op *op = &run->plan->ops[op_index];
     float *scratch =
         (float *)run->exec->scratch.memory + (size_t)thread * run->exec->scratch_floats;
-    const size_t bad = dsc_compute_op(&run->compute, op, run->payloads + op->first_recv,
-                                      run->bytes[op_index], scratch, &run->flaws[op_index]);
+    struct dsc_sample *const sample = &run->exec->samples[thread].sample;
+
+    sample->n_nonfinite += dsc_compute_op(&run->compute, op, run->payloads + op->first_recv,
+                                          run->bytes[op_index], scratch, &run->flaws[op_index]);
+    dsc_sample_op(&run->compute, op, run->bytes[op_index], scratch, sample);
 
     run->used[op_index] = used_bytes(run, op_index);
     if (forwards(op) && run->used[op_index] > 0)
         memcpy(run->bytes[op_index], run->payloads[op->first_recv], run->used[op_index]);
-    if (bad > 0)
-        atomic_fetch_add_explicit(&run->exec->stats.nonfinite_elems, bad, memory_order_relaxed);
 }
 
 void dsc_ops_job(void *ctx, uint32_t op_index, int thread)
