@@ -209,7 +209,7 @@ typedef struct {
     uint64_t payload_tx_bytes;
     uint64_t nonfinite_elems; /* output elements that were not finite: of all */
     /*
-     * Seen in samples: in 256 of every 8192 elements of a message (its first ones). Not bit-exact,
+     * Seen in samples: in 256 of every 32768 elements of a message (its first ones). Not bit-exact,
      * and sampled outputs are those of this rank.
      */
     double relative_error; /* ||x - D|| / ||x|| of what this rank encoded; 0: nothing lossy, or with

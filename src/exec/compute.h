@@ -33,7 +33,7 @@ struct dsc_sample {
 };
 
 #define DSC_SAMPLE_ELEMS 256
-#define DSC_SAMPLE_STRIDE 8192
+#define DSC_SAMPLE_STRIDE 32768
 
 /* What all operations of a call share. */
 struct dsc_compute {

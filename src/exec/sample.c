@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#define LANES 16 /* sums side by side, as a vector unit has them */
+#define LANES 16 /* sums side by side, as vector units have them */
 
 static double sum_of(const float lanes[LANES])
 {
@@ -19,71 +19,59 @@ static double sum_of(const float lanes[LANES])
     return sum;
 }
 
-/* ||a - b||^2; in float32, whose range some vectors leave: then it is done again in double. */
-static double distance_sq(const float *a, const float *b, size_t n)
+static bool in_range(double sum_sq)
 {
-    float lanes[LANES] = { 0 };
-    double sum;
-    size_t i = 0;
+    return sum_sq > 1e-24 && sum_sq < 1e30;
+}
 
-    for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < LANES; j++) {
-            const float d = a[i + j] - b[i + j];
+static double precise_norm_sq(const float *a, size_t n)
+{
+    double sum = 0;
 
-            lanes[j] += d * d;
-        }
-    for (size_t j = 0; i < n; i++, j++)
-        lanes[j] += (a[i] - b[i]) * (a[i] - b[i]);
-    sum = sum_of(lanes);
-    if (sum > 1e-24 && sum < 1e30)
-        return sum;
-    sum = 0;
-    for (i = 0; i < n; i++)
-        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    for (size_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)a[i];
     return sum;
 }
 
+/* ||a||^2; in float32, whose range some vectors leave: then it is done again in double. */
 static double norm_sq(const float *a, size_t n)
 {
-    static const float zeros[DSC_SAMPLE_ELEMS];
+    float lanes[LANES] = { 0 };
+    size_t i = 0;
 
-    return distance_sq(a, zeros, n);
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++)
+            lanes[j] += a[i + j] * a[i + j];
+    for (size_t j = 0; i < n; i++, j++)
+        lanes[j] += a[i] * a[i];
+    return in_range(sum_of(lanes)) ? sum_of(lanes) : precise_norm_sq(a, n);
 }
 
-/* x = v + beta*r where r is still there, else D + r'. */
-static const float *encoded_value(const struct dsc_compute *ctx, size_t at, size_t n,
-                                  const float *v, const float *d, const float *fresh,
-                                  const struct dsc_tiles *t)
-{
-    const struct dsc_residual *const r = &ctx->call->residual;
-
-    if (d != NULL)
-        ctx->k->axpy(t->scaled, d, fresh, 1.0f, n);
-    else
-        ctx->k->axpy(t->scaled, v, dsc_load_residual(ctx, r->in, at, n, t->scaled), r->beta, n);
-    return t->scaled;
-}
-
-/* A span of what a sender encoded. d: what it decodes to, or NULL if that is not looked at. */
+/* A span of what a sender encoded. d: what it decodes to, or NULL where r is still there. */
 static void sample_encoded(const struct dsc_compute *ctx, const struct dsc_op *op, size_t first,
                            size_t n, const float *d, const struct dsc_tiles *t,
                            struct dsc_sample *sample)
 {
+    const struct dsc_residual *const r = &ctx->call->residual;
     const size_t at = op->start + first;
     const float *const v = dsc_own_value(ctx, op, first, n, t->value);
+    const float *error, *x = v;
     double error_sq, encoded_sq, input_sq = 0;
 
-    if (ctx->idle[op->tier]) {
-        error_sq = distance_sq(v, d, n);
-        encoded_sq = norm_sq(v, n);
+    if (ctx->idle[op->tier]) { /* v - D */
+        ctx->k->residual(t->scaled, v, d, 1.0f, n);
+        error = t->scaled;
     } else {
-        const float *const fresh =
-            dsc_load_residual(ctx, ctx->call->residual.out, at, n, t->residual);
-
-        error_sq = norm_sq(fresh, n);
-        encoded_sq = norm_sq(encoded_value(ctx, at, n, v, d, fresh, t), n);
+        error = dsc_load_residual(ctx, r->out, at, n, t->residual);
+        if (d != NULL) /* x = D + r' */
+            ctx->k->axpy(t->scaled, d, error, 1.0f, n);
+        else
+            ctx->k->axpy(t->scaled, v, dsc_load_residual(ctx, r->in, at, n, t->scaled), r->beta, n);
+        x = t->scaled;
         input_sq = norm_sq(v, n);
     }
+    error_sq = norm_sq(error, n);
+    encoded_sq = norm_sq(x, n);
     if (!isfinite(error_sq + encoded_sq + input_sq)) /* news, but no error of the codec */
         return;
     sample->error_sq += error_sq;

@@ -264,8 +264,8 @@ TEST(Notes, TheOutputIsSeen)
             const auto seen = last_call(comm);
             EXPECT_NEAR(seen.output_zero_share, 0.25, 0.001);
             EXPECT_NEAR(seen.output_sum_of_squares, 9 * 0.75 * (double)n, 0.1 * 7 * (double)n);
-            EXPECT_GE(seen.sampled_outputs, n / 40);
-            EXPECT_LE(seen.sampled_outputs, n / 10);
+            EXPECT_GE(seen.sampled_outputs, n / 150);
+            EXPECT_LE(seen.sampled_outputs, n / 30);
         });
 }
 

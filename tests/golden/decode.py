@@ -390,6 +390,29 @@ def read_header(message):
     return {name: int.from_bytes(message[at:at + size], 'little') for name, at, size in FIELDS}
 
 
+# 2^(32 + k/8) rounded up: codes count in eighths of octaves, without rounding of the machine's
+EIGHTHS = [next(m for m in range(int(2 ** (32 + k / 8)) - 2, 2 ** 33) if m ** 8 >= 2 ** (256 + k))
+           for k in range(8)]
+
+
+def log_value(code, unit):
+    """Least number that has the code, times unit, rounded down."""
+    octave, eighth = divmod(code - 1, 8)
+    return EIGHTHS[eighth] * unit * 2 ** octave // 2 ** 32 if code > 0 else 0
+
+
+def read_note(note):
+    """(error, residual in millionths; ns per KiB; wait in millionths; overflow) of the field."""
+    time = note >> 16 & 255
+    return (log_value(note & 255, 10 ** 6) >> 24, log_value(note >> 8 & 255, 10 ** 6) >> 24,
+            log_value(256 - time, 1) if time else 0, (note >> 24 & 127) * 10 ** 6 // 127, note >> 31)
+
+
+def note_agrees(line):
+    bits, *fields = line.split()
+    return read_note(int(bits, 16)) == tuple(int(f) for f in fields)
+
+
 def must(ok, field):
     if not ok:
         raise Refused(field)
@@ -472,6 +495,8 @@ def main():
     results += [('%s %s' % (e['codec'], e['vector']),
                  as_hex(decode_payload(e['codec'], bytes.fromhex(e['message']), e['n'], e['E']))
                  == e['decoded']) for e in read_json('golden.json')['messages']]
+    with open(os.path.join(HERE, 'notes.txt'), encoding='ascii') as f:
+        results += [('note ' + line.strip(), note_agrees(line)) for line in f if line[0] != '#']
     failed = [name for name, ok in results if not ok]
     for name in failed:
         print('FAILED %s' % name)

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <random>
+#include <sstream>
 
 #include "support/internal_begin.h"
 #include "core/core.h"
@@ -63,6 +65,33 @@ TEST(Note, MergesFieldByField)
     EXPECT_TRUE(m.overflow);
     /* who knows no time takes that of who does */
     EXPECT_EQ(dsc_note_merge(0, b), b);
+}
+
+/* The same list is read by the second decoder, tests/golden/decode.py. */
+TEST(Note, FieldsAreThoseOfTheGoldenFile)
+{
+    std::ifstream file(DSC_GOLDEN_NOTES);
+    std::string line;
+    int n = 0;
+
+    ASSERT_TRUE(file.is_open());
+    while (std::getline(file, line)) {
+        uint64_t bits, error, residual, ns, wait, overflow;
+        std::istringstream fields(line);
+
+        if (line[0] == '#')
+            continue;
+        fields >> std::hex >> bits >> std::dec >> error >> residual >> ns >> wait >> overflow;
+        ASSERT_TRUE(fields) << line;
+        const auto note = dsc_note_unpack((uint32_t)bits);
+        EXPECT_EQ(note.error_ppm, error) << line;
+        EXPECT_EQ(note.residual_ppm, residual) << line;
+        EXPECT_EQ(note.ns_per_kib, ns) << line;
+        EXPECT_EQ(note.wait_ppm, wait) << line;
+        EXPECT_EQ(note.overflow, overflow != 0) << line;
+        n++;
+    }
+    EXPECT_GE(n, 20);
 }
 
 /* Whatever order ranks hear of each other in, and however often, it ends the same. */
