@@ -222,7 +222,6 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     }
     dsc_log_set_rank(rank, n_ranks);
     dsc_comm_init(comm, &dsc_backend_host, n_ranks, rank, &s->config, s->env);
-    dsc_notes_init(comm);
     settings_text(s, text, sizeof(text));
     st = dsc_bootstrap_join(id, &params, &boot);
     if (st == DSCOMM_OK) {

@@ -64,10 +64,14 @@ struct dsc_pack {
     size_t data_bytes, residual_elems;
 };
 
-/* Of the last finished call, for whoever asks while the next one runs. */
+/*
+ * Of the last finished call, for whoever asks while the next one ends. Calls take no locks: the
+ * writer makes the version odd while it writes, a reader whose version has changed reads again.
+ */
+#define DSC_CALL_WORDS (sizeof(dscomm_call_stats_t) / sizeof(uint64_t))
 struct dsc_last_call {
-    pthread_mutex_t lock;
-    dscomm_call_stats_t stats; /* struct_bytes 0: there was none */
+    _Atomic uint32_t version; /* 0: there was none */
+    _Atomic uint64_t words[DSC_CALL_WORDS];
 };
 
 /*
@@ -197,8 +201,6 @@ dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry
 
 /* ---- notes.c ---- */
 
-void dsc_notes_init(struct dscomm_comm *comm);
-void dsc_notes_fini(struct dscomm_comm *comm);
 /* What the rank tells in a call: 0 unless it is an allreduce. */
 uint32_t dsc_notes_own(const struct dscomm_comm *comm, const struct dsc_plan_params *params);
 /* A call has finished: what is known of it is kept. */

@@ -251,7 +251,6 @@ static dscomm_status_t host_close(struct dscomm_comm *comm)
     dsc_net_destroy(comm->net);
     dsc_batches_destroy(comm);
     dsc_free(comm->saved_input);
-    dsc_notes_fini(comm);
     return DSCOMM_OK;
 }
 

@@ -7,18 +7,11 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #define MILLION 1e6
 
-void dsc_notes_init(struct dscomm_comm *comm)
-{
-    pthread_mutex_init(&comm->last_call.lock, NULL);
-}
-
-void dsc_notes_fini(struct dscomm_comm *comm)
-{
-    pthread_mutex_destroy(&comm->last_call.lock);
-}
+_Static_assert(sizeof(dscomm_call_stats_t) % sizeof(uint64_t) == 0, "it is copied in words");
 
 /* ---- the note ---- */
 
@@ -57,6 +50,38 @@ uint32_t dsc_notes_own(const struct dscomm_comm *comm, const struct dsc_plan_par
 
 /* ---- for the caller ---- */
 
+/*
+ * Who reads a new word sees, by release and acquire, the odd version that was written before it.
+ */
+static void publish(struct dsc_last_call *last, const dscomm_call_stats_t *stats)
+{
+    const uint32_t version = atomic_load_explicit(&last->version, memory_order_relaxed);
+    uint64_t words[DSC_CALL_WORDS];
+
+    memcpy(words, stats, sizeof(words));
+    atomic_store_explicit(&last->version, version + 1, memory_order_relaxed);
+    for (size_t i = 0; i < DSC_CALL_WORDS; i++)
+        atomic_store_explicit(&last->words[i], words[i], memory_order_release);
+    atomic_store_explicit(&last->version, version + 2, memory_order_release);
+}
+
+/* False: there was no call. */
+static bool read_published(const struct dsc_last_call *last, dscomm_call_stats_t *stats_out)
+{
+    uint64_t words[DSC_CALL_WORDS];
+    uint32_t before, after;
+
+    do {
+        before = atomic_load_explicit(&last->version, memory_order_acquire);
+        for (size_t i = 0; i < DSC_CALL_WORDS; i++)
+            words[i] = atomic_load_explicit(&last->words[i], memory_order_acquire);
+        after = atomic_load_explicit(&last->version, memory_order_relaxed);
+    } while (before != after || before % 2 != 0);
+    if (before != 0)
+        memcpy(stats_out, words, sizeof(words));
+    return before != 0;
+}
+
 static void keep(struct dscomm_comm *comm, const struct dscomm_plan *plan,
                  const struct dsc_exec_outcome *o)
 {
@@ -81,9 +106,7 @@ static void keep(struct dscomm_comm *comm, const struct dscomm_plan *plan,
     }
     snprintf(stats.codec, sizeof(stats.codec), "%s",
              plan->params.codecs[plan->params.n_tiers - 1]->spec);
-    pthread_mutex_lock(&comm->last_call.lock);
-    comm->last_call.stats = stats;
-    pthread_mutex_unlock(&comm->last_call.lock);
+    publish(&comm->last_call, &stats);
 }
 
 void dsc_notes_finish(struct dscomm_comm *comm, const struct dscomm_plan *plan,
@@ -98,9 +121,6 @@ void dsc_notes_finish(struct dscomm_comm *comm, const struct dscomm_plan *plan,
 
 dscomm_status_t dscomm_comm_last_call(const dscomm_comm_t *comm, dscomm_call_stats_t *stats_out)
 {
-    struct dsc_last_call *last;
-    size_t seen;
-
     if (comm == NULL || stats_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", comm == NULL ? "comm" : "stats_out");
     if (stats_out->struct_bytes != sizeof(*stats_out))
@@ -110,11 +130,7 @@ dscomm_status_t dscomm_comm_last_call(const dscomm_comm_t *comm, dscomm_call_sta
         return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
                         "figures of a call on a %s communicator; they are kept on a host one",
                         comm->backend->name);
-    last = (struct dsc_last_call *)(uintptr_t)&comm->last_call; /* its lock, logically no change */
-    pthread_mutex_lock(&last->lock);
-    seen = last->stats.struct_bytes;
-    if (seen != 0)
-        *stats_out = last->stats;
-    pthread_mutex_unlock(&last->lock);
-    return seen != 0 ? DSCOMM_OK : dsc_fail(DSCOMM_ERR_BAD_STATE, "no call has finished yet");
+    if (!read_published(&comm->last_call, stats_out))
+        return dsc_fail(DSCOMM_ERR_BAD_STATE, "no call has finished yet");
+    return DSCOMM_OK;
 }

@@ -5,6 +5,7 @@
  */
 #include "conformance/field_support.h"
 
+#include <atomic>
 #include <random>
 
 #include "support/internal_begin.h"
@@ -310,6 +311,27 @@ TEST(Notes, TheErrorIsRelativeAtAnySize)
             EXPECT_NEAR(last_call(w.comms[(size_t)r]).relative_error, 0.0065, 0.003) << size;
         });
     }
+}
+
+/* Whoever asks while calls end gets the figures of one of them. */
+TEST(Notes, MayBeAskedAtAnyTime)
+{
+    World w(2);
+    std::atomic<bool> stop{ false };
+
+    ASSERT_TRUE(w.ok());
+    call_on_all(w, 100, "int8");
+    std::thread asker([&] {
+        while (!stop) {
+            const auto seen = last_call(w.comms[0]);
+
+            EXPECT_EQ(strcmp(seen.codec, seen.payload_tx_bytes == 0 ? "none" : "int8"), 0);
+        }
+    });
+    for (int i = 0; i < 200; i++)
+        call_on_all(w, i % 2 == 0 ? 0 : 100, i % 2 == 0 ? "none" : "int8");
+    stop = true;
+    asker.join();
 }
 
 TEST(Notes, TheQueryChecksItsArguments)
