@@ -19,6 +19,9 @@
 /* Looks at a flag between two looks at the abort word, which is in host memory, and the clock. */
 constexpr uint32_t kLooks = 32;
 
+/* Who waits for an owner waits for whoever keeps it waiting, and the owner knows who that is. */
+constexpr uint64_t kOwnerSlackNs = 250000000;
+
 template <class Format> struct TwoShot {
     static_assert(Format::kThreads == DSC_TWO_SHOT_THREADS &&
                       Format::kThreads == Format::kDecodeThreads &&
@@ -57,18 +60,28 @@ template <class Format> struct TwoShot {
         return static_cast<int32_t>(DSC_LOAD_ACQUIRE_SYS(flag) - epoch) >= 0;
     }
 
-    /* Who is first to give up says whom it waited for, unless it was told to. */
+    /* 0, or 1 + the rank that has given up. */
+    __device__ uint32_t teller() const
+    {
+        return DSC_LOAD_ACQUIRE_SYS(
+            &reinterpret_cast<const dsc_two_shot_notes *>(all.arenas[me] + all.notes_at)->told);
+    }
+
+    /* Who is first to give up says whom it waited for, or who told it; not if its host did. */
     __device__ bool fails(dsc_gpu_stage stage, uint32_t peer) const
     {
         dsc_gpu_board *const board = args.call.state->board;
-        const bool is_told = is_aborted(args.call.state);
+        const bool is_ordered = is_aborted(args.call.state);
+        const uint32_t told = teller();
+        const uint64_t slack = stage == DSC_GPU_DECODE ? kOwnerSlackNs : 0;
 
         if (DSC_LOAD_ACQUIRE_SYS(&all.control->failed) != 0)
             return true;
-        if (!is_told && DSC_GLOBAL_TIMER_NS() < deadline)
+        if (!is_ordered && told == 0 && DSC_GLOBAL_TIMER_NS() < deadline + slack)
             return false;
-        if (atomicExch(&all.control->failed, 1u) == 0 && !is_told && board != nullptr)
-            DSC_STORE_RELEASE_SYS(&board->stuck, DSC_STUCK(stage, peer));
+        if (atomicExch(&all.control->failed, 1u) == 0 && !is_ordered && board != nullptr)
+            DSC_STORE_RELEASE_SYS(&board->stuck, told != 0 ? DSC_STUCK(DSC_STUCK_TOLD, told - 1)
+                                                           : DSC_STUCK(stage, peer));
         return true;
     }
 

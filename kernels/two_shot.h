@@ -5,8 +5,9 @@
  *
  * Every rank has an arena, a piece of device memory that all ranks see at some address:
  *
- *     | final[n_tiles] | sent[n_ranks][max_tiles] | in[2][n_ranks] | out[2] |
- *       flags, 32 bits each                         messages, by parity of the epoch
+ *     | final[n_tiles] | sent[n_ranks][max_tiles] | in[2][n_ranks] | out[2] | notes |
+ *       flags, 32 bits each                         messages, by parity       of hosts
+ *                                                   of the epoch
  *
  * A tile is a part of somebody's piece of the vector; all ranks number the tiles alike. Block b of
  * every rank has the tiles b, b + B, b + 2B, ... of B blocks. For each of them, in three rounds:
@@ -24,8 +25,8 @@
  * kernel of epoch e has ended, and nobody comes to epoch e + 2 without that, so a set is free when
  * it is written again, whatever order a kernel takes its tiles in.
  *
- * A wait that is aborted (board of struct dsc_gpu_state) or reaches its deadline ends the kernel,
- * and no call ends any more: the residual is as it was.
+ * A wait that is aborted (board of struct dsc_gpu_state), that a peer ends by a note, or that
+ * reaches its deadline ends the kernel, and no call ends any more: the residual is as it was.
  */
 #ifndef DSC_KERNELS_TWO_SHOT_H
 #define DSC_KERNELS_TWO_SHOT_H
@@ -46,6 +47,12 @@ struct dsc_two_shot_control {
     uint32_t failed;  /* not 0: a wait was given up, and so is all that follows */
 };
 
+/* What hosts of other ranks write into an arena. */
+struct dsc_two_shot_notes {
+    uint32_t told;                     /* not 0: rank told - 1 has given up, so waits end */
+    uint32_t left[DSC_TWO_SHOT_RANKS]; /* 1: that rank does not touch the arena any more */
+};
+
 /* The one argument of the kernel. */
 struct dsc_two_shot_args {
     /*
@@ -59,6 +66,7 @@ struct dsc_two_shot_args {
     uint8_t *arenas[DSC_TWO_SHOT_RANKS]; /* of all ranks */
     struct dsc_two_shot_control *control;
     uint64_t timeout_ns; /* of the kernel */
+    uint64_t notes_at;   /* bytes in an arena */
     uint32_t n_ranks, n_local;
     uint32_t max_tiles; /* of a piece */
     uint32_t pad;
@@ -68,6 +76,8 @@ struct dsc_two_shot_args {
 #define DSC_STUCK(stage, peer) ((uint64_t)(stage) << 32 | ((uint64_t)(peer) + 1))
 #define DSC_STUCK_STAGE(stuck) ((enum dsc_gpu_stage)((stuck) >> 32))
 #define DSC_STUCK_PEER(stuck) ((int)((stuck)&0xffffffffu) - 1)
+/* In place of the stage: that rank has given up and said so. */
+#define DSC_STUCK_TOLD DSC_GPU_N_STAGES
 
 /* The kernel of a codec, of DSC_TWO_SHOT_THREADS threads; NULL: there is none (segment formats). */
 const void *dsc_two_shot_function(const dscomm_codec_t *codec, dscomm_dtype_t dtype);

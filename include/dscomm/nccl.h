@@ -17,6 +17,10 @@
  *   - "none" without feedback, for sums and averages, is ncclAllReduce(), unless the config's
  *     exact_order is 1; so it is with a feedback object that is known to be zero, outside of
  *     captures, which therefore must be so on all ranks;
+ *   - with DSCOMM_CUDA_DIRECT calls may run over memory of peers instead of NCCL. Then ranks
+ * destroy their communicators at about the same time: dscomm_comm_destroy() waits up to 10 s for
+ * the others, and memory that they still use stays until the process ends, as it does if the
+ *     communicator has failed;
  *   - dscomm_comm_split() is not there: use ncclCommSplit(). Nor are momentum and the options of
  *     top-k that reuse thresholds or depend on the sender's place.
  */

@@ -11,7 +11,8 @@
  *   cuda_feedback.c  residuals in device memory
  *   schedule.c places.c   a plan as kernels and groups     kernels/  device code
  *   nccl_table.c     NCCL's functions
- *   peer_two_shot.c  memory and tables of the two-shot in one kernel
+ *   cuda_direct.c    which plans are one kernel over peer memory, from making to leaving one
+ *   peer_two_shot.c peer_connect.c   that kernel's memory and tables; its peers
  */
 #ifndef DSC_CUDA_H
 #define DSC_CUDA_H
@@ -19,6 +20,7 @@
 #include "comm/comm.h"
 #include "cuda/cuda_error.h"
 #include "cuda/nccl_table.h"
+#include "cuda/peer_two_shot.h"
 #include "cuda/schedule.h"
 
 #define DSC_RING_ENTRIES 4096 /* calls that may end between two looks of the watchdog */
@@ -32,9 +34,10 @@ struct dsc_mapped {
 /* A plan on the device. Lives until it was dropped and no graph of the caller holds it. */
 struct dsc_cuda_run {
     struct dsc_cuda_comm *comm;
-    struct dsc_cuda_run *next; /* of comm->runs */
-    struct dsc_schedule schedule;
-    uint16_t id; /* in the progress word */
+    struct dsc_cuda_run *next;       /* of comm->runs */
+    struct dsc_schedule schedule;    /* direct: the one kernel */
+    struct dsc_gpu_two_shot *direct; /* NULL: messages go over NCCL */
+    uint16_t id;                     /* in the progress word */
     void *tables;
     uint8_t *messages;
     float *partial;
@@ -50,6 +53,15 @@ struct dsc_cuda_run {
     _Atomic int n_graphs; /* of the caller */
 };
 
+/* Plans as one kernel over peer memory. */
+struct dsc_direct {
+    bool is_wanted;               /* by the settings */
+    bool is_possible;             /* between these ranks; equal on all of them */
+    size_t max_bytes;             /* of a vector, as float32 */
+    uint64_t host, process;       /* of this rank, as in struct dsc_two_shot_card */
+    struct dsc_cuda_run *leaving; /* dropped ones; peers may still use their memory */
+};
+
 struct dsc_watch;
 
 struct dsc_cuda_comm {
@@ -62,6 +74,7 @@ struct dsc_cuda_comm {
     bool use_graphs;
     cudaStream_t side; /* groups of eager calls */
     cudaStream_t own;  /* for what happens between calls: agreeing, capture */
+    cudaStream_t tell; /* for words to peers when this rank gives up */
     cudaEvent_t order; /* end of the last call */
     struct dsc_gpu_state *state;
     struct dsc_mapped *mapped, *mapped_device;
@@ -69,6 +82,7 @@ struct dsc_cuda_comm {
     struct dsc_cuda_run *runs;     /* dropped ones that graphs hold among them */
     pthread_mutex_t runs_lock;     /* the watchdog looks for names of steps */
     uint16_t next_run;
+    struct dsc_direct direct;
     struct dsc_watch *watch;
     _Atomic uint64_t graph_hits, graph_updates, graph_misses;
     _Atomic uint64_t plain_calls, plain_tx_bytes; /* ncclAllReduce */
@@ -96,6 +110,7 @@ dscomm_status_t dsc_cuda_issue(struct dscomm_comm *comm, dscomm_stream_t *stream
 
 dscomm_status_t dsc_cuda_prepare(struct dscomm_comm *comm, struct dsc_plan_entry *entry);
 void dsc_cuda_drop(struct dsc_plan_entry *entry);
+void dsc_cuda_destroy_run(struct dsc_cuda_run *run);
 /* Frees dropped runs that no graph holds any more. */
 void dsc_cuda_sweep(struct dsc_cuda_comm *cc);
 /* Graphs of the caller that hold runs of the communicator. */
@@ -112,6 +127,10 @@ dscomm_status_t dsc_cuda_retain(struct dsc_cuda_run *run, cudaStream_t stream);
 dscomm_status_t dsc_cuda_enqueue(struct dsc_cuda_run *run, const struct dsc_gpu_call *call,
                                  cudaStream_t stream, cudaStream_t side, cudaGraphNode_t *nodes);
 
+/* Of a kernel node with this call; they point into the run and args_out, [1]. */
+struct cudaKernelNodeParams dsc_cuda_node_params(struct dsc_cuda_run *run, uint32_t index,
+                                                 const struct dsc_gpu_call *call, void **args_out);
+
 /* ---- cuda_agree.c ---- */
 
 #define DSC_AGREE_BYTES 1024 /* of a record */
@@ -122,8 +141,34 @@ dscomm_status_t dsc_cuda_enqueue(struct dsc_cuda_run *run, const struct dsc_gpu_
  * the same on all ranks.
  */
 dscomm_status_t dsc_cuda_agree(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *text);
+/* The same for what is no error if not all ranks can do it: the thread's last error says why not.
+ */
+dscomm_status_t dsc_cuda_all_can(struct dsc_cuda_comm *cc, dscomm_status_t st, bool *out);
+/*
+ * Collective: every rank's record of n bytes, DSC_AGREE_BYTES at most. The own one is at cc->agree,
+ * all of them are at cc->agree + n afterwards.
+ */
+dscomm_status_t dsc_cuda_gather(struct dsc_cuda_comm *cc, size_t n);
 /* Waits, with the communicator's deadline, for all that `own` has. what: for the error. */
 dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what);
+
+/* ---- cuda_direct.c ---- */
+
+/* Collective, when a communicator is made: finds out what is possible. */
+dscomm_status_t dsc_direct_init(struct dsc_cuda_comm *cc, const struct dsc_env *env);
+/*
+ * Collective, on ranks that have agreed on the plan: makes run->direct and its schedule, or leaves
+ * the plan to NCCL and logs why. An error is one of agreeing.
+ */
+dscomm_status_t dsc_direct_prepare(struct dsc_cuda_run *run, const struct dscomm_plan *plan);
+/* Of a run->direct whose calls have ended and that is in no list: leaves, and frees in time. */
+void dsc_direct_leave(struct dsc_cuda_run *run);
+/* Frees what all peers have left by now. */
+void dsc_direct_sweep(struct dsc_cuda_comm *cc);
+/* Waits for peers to leave; what they do not leave in time stays until the process ends. */
+void dsc_direct_close(struct dsc_cuda_comm *cc);
+/* Ends the waits of all peers in calls of these runs. Threads: any, with runs_lock held. */
+void dsc_direct_tell(struct dsc_cuda_comm *cc);
 
 /* ---- cuda_watch.c ---- */
 

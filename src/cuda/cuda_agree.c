@@ -44,8 +44,7 @@ dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what)
     }
 }
 
-/* Every rank's record of n bytes; the own one is at cc->agree, all of them from n on. */
-static dscomm_status_t gather(struct dsc_cuda_comm *cc, size_t n)
+dscomm_status_t dsc_cuda_gather(struct dsc_cuda_comm *cc, size_t n)
 {
     const size_t all = n * (size_t)cc->base.n_ranks;
     ncclResult_t gathered;
@@ -84,26 +83,59 @@ static const char *record(struct dsc_cuda_comm *cc, int rank)
     return text;
 }
 
-dscomm_status_t dsc_cuda_agree(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *text)
+/* What all ranks come to. */
+struct verdict {
+    int fault; /* a rank, -1: all is well */
+    bool failed;
+    dscomm_status_t status; /* of a rank that failed */
+};
+
+/* Unless all is well, records are texts afterwards: errors if somebody failed, else `text`. */
+static dscomm_status_t compare(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *text,
+                               struct verdict *out)
 {
     const struct note mine = { .hash = dsc_hash_text(text), .status = st };
-    char own_error[DSC_AGREE_BYTES], difference[DSC_AGREE_BYTES];
+    char own_error[DSC_AGREE_BYTES];
     struct note theirs;
-    bool failed;
-    int fault;
 
     snprintf(own_error, sizeof(own_error), "%s", st < 0 ? dscomm_last_error() : "");
     memcpy(cc->agree, &mine, sizeof(mine));
-    DSC_TRY(gather(cc, sizeof(mine)));
-    fault = find_fault(cc, (const struct note *)(const void *)(cc->agree + sizeof(mine)), &failed);
-    if (fault < 0)
+    DSC_TRY(dsc_cuda_gather(cc, sizeof(mine)));
+    out->fault =
+        find_fault(cc, (const struct note *)(const void *)(cc->agree + sizeof(mine)), &out->failed);
+    if (out->fault < 0)
         return DSCOMM_OK;
-    memcpy(&theirs, cc->agree + (size_t)(fault + 1) * sizeof(theirs), sizeof(theirs));
-    snprintf((char *)cc->agree, DSC_AGREE_BYTES, "%s", failed ? own_error : text);
-    DSC_TRY(gather(cc, DSC_AGREE_BYTES));
-    if (failed)
-        return dsc_fail((dscomm_status_t)theirs.status, "rank %d: %s", fault, record(cc, fault));
-    dsc_describe_difference(record(cc, 0), 0, record(cc, fault), fault, difference,
+    memcpy(&theirs, cc->agree + (size_t)(out->fault + 1) * sizeof(theirs), sizeof(theirs));
+    out->status = (dscomm_status_t)theirs.status;
+    snprintf((char *)cc->agree, DSC_AGREE_BYTES, "%s", out->failed ? own_error : text);
+    return dsc_cuda_gather(cc, DSC_AGREE_BYTES);
+}
+
+dscomm_status_t dsc_cuda_agree(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *text)
+{
+    char difference[DSC_AGREE_BYTES];
+    struct verdict v;
+
+    DSC_TRY(compare(cc, st, text, &v));
+    if (v.fault < 0)
+        return DSCOMM_OK;
+    if (v.failed)
+        return dsc_fail(v.status, "rank %d: %s", v.fault, record(cc, v.fault));
+    dsc_describe_difference(record(cc, 0), 0, record(cc, v.fault), v.fault, difference,
                             sizeof(difference));
     return dsc_fail(DSCOMM_ERR_MISMATCH, "%s", difference);
+}
+
+dscomm_status_t dsc_cuda_all_can(struct dsc_cuda_comm *cc, dscomm_status_t st, bool *out)
+{
+    char why[DSC_AGREE_BYTES + 16];
+    struct verdict v;
+
+    DSC_TRY(compare(cc, st, "", &v));
+    *out = v.fault < 0;
+    if (*out)
+        return DSCOMM_OK;
+    snprintf(why, sizeof(why), "rank %d: %s", v.fault, record(cc, v.fault));
+    dsc_set_last_error(why);
+    return DSCOMM_OK;
 }

@@ -117,8 +117,7 @@ static dscomm_status_t update(struct dsc_cuda_run *run, const struct dsc_gpu_cal
 
         if (run->schedule.nodes[i].is_group)
             continue;
-        run->launches[i].args.call = *call;
-        params = dsc_gpu_node_params(&run->launches[i], args);
+        params = dsc_cuda_node_params(run, i, call, args);
         CUDA_TRY(cudaGraphExecKernelNodeSetParams(run->graph, run->nodes[i], &params));
     }
     run->call = *call;

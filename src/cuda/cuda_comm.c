@@ -118,11 +118,14 @@ static void cuda_stats(const struct dscomm_comm *comm, dscomm_stats_t *stats)
 static void free_parts(struct dsc_cuda_comm *cc)
 {
     dsc_comm_drop_plans(&cc->base);
+    dsc_direct_close(cc);
     dsc_watch_stop(cc);
     if (cc->side != NULL)
         cudaStreamDestroy(cc->side);
     if (cc->own != NULL)
         cudaStreamDestroy(cc->own);
+    if (cc->tell != NULL)
+        cudaStreamDestroy(cc->tell);
     if (cc->order != NULL)
         cudaEventDestroy(cc->order);
     cudaFree(cc->state);
@@ -193,6 +196,7 @@ static dscomm_status_t make_parts(struct dsc_cuda_comm *cc)
 
     CUDA_TRY(cudaStreamCreateWithFlags(&cc->side, cudaStreamNonBlocking));
     CUDA_TRY(cudaStreamCreateWithFlags(&cc->own, cudaStreamNonBlocking));
+    CUDA_TRY(cudaStreamCreateWithFlags(&cc->tell, cudaStreamNonBlocking));
     CUDA_TRY(cudaEventCreateWithFlags(&cc->order, cudaEventDisableTiming));
     CUDA_TRY(cudaMalloc((void **)&cc->agree_device, records));
     CUDA_TRY(cudaHostAlloc((void **)&cc->agree, records, cudaHostAllocPortable));
@@ -211,9 +215,10 @@ static dscomm_status_t agree_on_settings(struct dsc_cuda_comm *cc, const struct 
 
     snprintf(text, sizeof(text),
              "version=%s chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu seed=%u min_bytes=%zu "
-             "cuda_graphs=%d exact_order=%d",
+             "cuda_graphs=%d cuda_direct=%s cuda_direct_bytes=%llu exact_order=%d",
              dscomm_version(), c->chunk_bytes, c->algorithm, (unsigned long long)env->oneshot_bytes,
-             c->seed, c->min_bytes, cc->use_graphs, c->exact_order);
+             c->seed, c->min_bytes, cc->use_graphs, env->cuda_direct,
+             (unsigned long long)env->cuda_direct_bytes, c->exact_order);
     return dsc_cuda_agree(cc, DSCOMM_OK, text);
 }
 
@@ -260,6 +265,8 @@ dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl, const dscomm_comm_confi
     cc->handle = nccl;
     cc->device = probe.device;
     cc->use_graphs = env->cuda_graphs != 0;
+    cc->direct.is_wanted =
+        strcmp(env->cuda_direct, "0") != 0 && n_ranks > 1 && n_ranks <= DSC_TWO_SHOT_RANKS;
     pthread_mutex_init(&cc->runs_lock, NULL);
     pthread_mutex_init(&cc->handle_lock, NULL);
     dsc_comm_init(&cc->base, &backend_cuda, n_ranks, rank, &settings, env);
@@ -267,6 +274,8 @@ dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl, const dscomm_comm_confi
     st = make_parts(cc);
     if (st == DSCOMM_OK)
         st = agree_on_settings(cc, env);
+    if (st == DSCOMM_OK)
+        st = dsc_direct_init(cc, env);
     if (st < 0) {
         free_parts(cc);
         dsc_free(cc);

@@ -6,6 +6,8 @@
 #define DSC_CUDA_ERROR_H
 
 #include <cuda_runtime_api.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #include "core/core.h"
 
@@ -25,5 +27,21 @@ static inline dscomm_status_t dsc_cuda_fail(cudaError_t error, const char *what,
         if (error_ != cudaSuccess)                                   \
             return dsc_cuda_fail(error_, #expr, __FILE__, __LINE__); \
     } while (0)
+
+/*
+ * What was asked for cannot be done, and whoever asked has another way: nothing has failed, so
+ * nothing is logged. The thread's last error says why.
+ */
+__attribute__((format(printf, 1, 2))) static inline dscomm_status_t dsc_refuse(const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    dsc_set_last_error(text);
+    return DSCOMM_ERR_UNSUPPORTED;
+}
 
 #endif

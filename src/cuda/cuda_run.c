@@ -87,7 +87,7 @@ static void prepare_launches(struct dsc_cuda_run *run, const struct dscomm_plan 
     }
 }
 
-static void destroy_run(struct dsc_cuda_run *run)
+void dsc_cuda_destroy_run(struct dsc_cuda_run *run)
 {
     for (uint32_t i = 0; run->events != NULL && i < run->schedule.n_nodes; i++)
         if (run->events[i] != NULL)
@@ -100,6 +100,7 @@ static void destroy_run(struct dsc_cuda_run *run)
         cudaGraphExecDestroy(run->graph);
     if (run->template != NULL)
         cudaGraphDestroy(run->template);
+    dsc_gpu_two_shot_destroy(run->direct);
     cudaFree(run->tables);
     cudaFree(run->messages);
     cudaFree(run->partial);
@@ -210,6 +211,21 @@ static void add_run(struct dsc_cuda_comm *cc, struct dsc_cuda_run *run)
     pthread_mutex_unlock(&cc->runs_lock);
 }
 
+/* The plan as one kernel, if that is possible; else run->direct stays NULL. */
+static dscomm_status_t prepare_direct(struct dsc_cuda_run *run, const struct dscomm_plan *plan)
+{
+    if (!run->comm->direct.is_possible)
+        return DSCOMM_OK;
+    DSC_TRY(dsc_cuda_agree(run->comm, DSCOMM_OK, plan->descriptor));
+    return dsc_direct_prepare(run, plan);
+}
+
+static dscomm_status_t prepare_exchange(struct dsc_cuda_run *run, const struct dscomm_plan *plan)
+{
+    DSC_TRY(dsc_cuda_agree(run->comm, fill_run(run, plan), plan->descriptor));
+    return first_exchange(run, plan);
+}
+
 dscomm_status_t dsc_cuda_prepare(struct dscomm_comm *comm, struct dsc_plan_entry *entry)
 {
     struct dsc_cuda_comm *const cc = (struct dsc_cuda_comm *)comm;
@@ -224,9 +240,9 @@ dscomm_status_t dsc_cuda_prepare(struct dscomm_comm *comm, struct dsc_plan_entry
     run->comm = cc;
     add_run(cc, run);
     entry->run = run;
-    st = fill_run(run, entry->plan);
-    DSC_TRY(dsc_cuda_agree(cc, st, entry->plan->descriptor));
-    DSC_TRY(first_exchange(run, entry->plan));
+    DSC_TRY(prepare_direct(run, entry->plan));
+    if (run->direct == NULL)
+        DSC_TRY(prepare_exchange(run, entry->plan));
     st = cc->use_graphs ? capture(run) : DSCOMM_OK;
     return dsc_cuda_agree(cc, st, entry->plan->descriptor);
 }
@@ -263,7 +279,11 @@ void dsc_cuda_sweep(struct dsc_cuda_comm *cc)
     if (run != NULL) /* its last call may still run; without a lock, the watchdog ends it */
         cudaEventSynchronize(cc->order);
     for (; run != NULL; run = take_dropped(cc))
-        destroy_run(run);
+        if (run->direct != NULL)
+            dsc_direct_leave(run);
+        else
+            dsc_cuda_destroy_run(run);
+    dsc_direct_sweep(cc);
 }
 
 /* ---- the caller's graphs ---- */

@@ -26,10 +26,12 @@ static dscomm_status_t launch(struct dsc_cuda_run *run, uint32_t index,
                               const struct dsc_gpu_call *call, cudaStream_t stream,
                               cudaGraphNode_t *nodes)
 {
-    struct dsc_gpu_prepared *const prepared = &run->launches[index];
-
-    prepared->args.call = *call;
-    CUDA_TRY(dsc_gpu_launch(prepared, stream));
+    if (run->direct != NULL) {
+        CUDA_TRY(dsc_gpu_two_shot_run(run->direct, call, stream));
+    } else {
+        run->launches[index].args.call = *call;
+        CUDA_TRY(dsc_gpu_launch(&run->launches[index], stream));
+    }
     return nodes == NULL ? DSCOMM_OK : last_captured(stream, &nodes[index]);
 }
 
@@ -54,9 +56,11 @@ static dscomm_status_t transfer(struct dsc_cuda_run *run, const struct dsc_node 
     return DSCOMM_OK;
 }
 
-static const char *range_name(const struct dsc_node *node)
+static const char *range_name(const struct dsc_cuda_run *run, const struct dsc_node *node)
 {
-    return node->is_group ? "dscomm EXCHANGE" : dsc_gpu_stage_name(node->stage);
+    return run->direct != NULL ? "dscomm TWO_SHOT"
+           : node->is_group    ? "dscomm EXCHANGE"
+                               : dsc_gpu_stage_name(node->stage);
 }
 
 static dscomm_status_t enqueue_node(struct dsc_cuda_run *run, uint32_t index,
@@ -69,12 +73,21 @@ static dscomm_status_t enqueue_node(struct dsc_cuda_run *run, uint32_t index,
 
     if (node->waits != DSC_NO_NODE)
         CUDA_TRY(cudaStreamWaitEvent(mine, run->events[node->waits], 0));
-    dsc_range_push(range_name(node));
+    dsc_range_push(range_name(run, node));
     st = node->is_group ? transfer(run, node, side) : launch(run, index, call, stream, nodes);
     dsc_range_pop();
     if (st == DSCOMM_OK && node->is_waited)
         CUDA_TRY(cudaEventRecord(run->events[index], mine));
     return st;
+}
+
+struct cudaKernelNodeParams dsc_cuda_node_params(struct dsc_cuda_run *run, uint32_t index,
+                                                 const struct dsc_gpu_call *call, void **args_out)
+{
+    if (run->direct != NULL)
+        return dsc_gpu_two_shot_node_params(run->direct, call, args_out);
+    run->launches[index].args.call = *call;
+    return dsc_gpu_node_params(&run->launches[index], args_out);
 }
 
 dscomm_status_t dsc_cuda_enqueue(struct dsc_cuda_run *run, const struct dsc_gpu_call *call,

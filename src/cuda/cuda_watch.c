@@ -14,6 +14,8 @@
 
 #define TICK_NS 2000000
 #define ABORT_WAIT_S 1
+/* A kernel that waits gives up by itself and knows for whom: its deadline comes first. */
+#define DIRECT_GRACE_NS 1000000000u
 /* Calls of the host whose events are kept; later ones are seen when earlier ones have ended. */
 #define TRACKED 64u
 
@@ -190,6 +192,14 @@ static void describe_node(const struct dsc_cuda_run *run, uint32_t index, char *
     }
 }
 
+static void describe_run(const struct dsc_cuda_run *run, uint32_t index, char *text, size_t bytes)
+{
+    if (run->direct != NULL)
+        snprintf(text, bytes, "its one kernel");
+    else
+        describe_node(run, index, text, bytes);
+}
+
 static void describe(struct dsc_cuda_comm *cc, const struct position *p, char *text, size_t bytes)
 {
     const uint16_t id = (uint16_t)(p->progress >> 24);
@@ -200,7 +210,7 @@ static void describe(struct dsc_cuda_comm *cc, const struct position *p, char *t
     pthread_mutex_lock(&cc->runs_lock);
     for (const struct dsc_cuda_run *run = cc->runs; run != NULL; run = run->next)
         if (run->id == id && (p->progress & 0xffffffu) < run->schedule.n_nodes) {
-            describe_node(run, (uint32_t)(p->progress & 0xffffffu), text, bytes);
+            describe_run(run, (uint32_t)(p->progress & 0xffffffu), text, bytes);
             break;
         }
     pthread_mutex_unlock(&cc->runs_lock);
@@ -247,6 +257,9 @@ void dsc_watch_fail(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *te
         /* first: what waits for NCCL goes on with rubbish, and must not end as a call */
         if (cc->mapped != NULL)
             __atomic_store_n(&cc->mapped->board.aborted, 1, __ATOMIC_RELEASE);
+        pthread_mutex_lock(&cc->runs_lock);
+        dsc_direct_tell(cc);
+        pthread_mutex_unlock(&cc->runs_lock);
         cc->nccl->CommAbort(cc->handle);
     }
     if (is_locked)
@@ -281,21 +294,44 @@ static ncclResult_t async_error(struct dsc_cuda_comm *cc, char *text, size_t byt
     return result;
 }
 
+/* What the wait of a kernel over peer memory ended with; DSCOMM_OK: none did. */
+static dscomm_status_t stuck(struct dsc_watch *w, char *text, size_t bytes)
+{
+    const struct dscomm_comm *const comm = &w->cc->base;
+    const uint64_t word = load(&w->cc->mapped->board.stuck);
+    const enum dsc_gpu_stage stage = DSC_STUCK_STAGE(word);
+
+    if (word == 0)
+        return DSCOMM_OK;
+    if (stage == DSC_STUCK_TOLD) {
+        snprintf(text, bytes, "rank %d: rank %d has given up", comm->rank, DSC_STUCK_PEER(word));
+        return DSCOMM_ERR_PEER_LOST;
+    }
+    snprintf(text, bytes, "rank %d: call %llu has waited %.1f s for rank %d, at %s in one kernel",
+             comm->rank, (unsigned long long)w->seen + 1, comm->config.timeout_ms * 1e-3,
+             DSC_STUCK_PEER(word), dsc_gpu_stage_name(stage));
+    return DSCOMM_ERR_TIMEOUT;
+}
+
 /* True: something was wrong, and the communicator has failed. */
 static bool fail_if_told(struct dsc_watch *w)
 {
     struct dsc_cuda_comm *const cc = w->cc;
     char text[512];
+    dscomm_status_t st;
 
     if (atomic_load(&w->abort)) {
         snprintf(text, sizeof(text), "rank %d was aborted", cc->base.rank);
         dsc_watch_fail(cc, DSCOMM_ERR_ABORTED, text);
         return true;
     }
-    if (async_error(cc, text, sizeof(text)) == ncclSuccess)
+    st = stuck(w, text, sizeof(text));
+    if (st == DSCOMM_OK && async_error(cc, text, sizeof(text)) != ncclSuccess)
+        st = DSCOMM_ERR_PEER_LOST;
+    if (st == DSCOMM_OK)
         return false;
     dsc_log(DSCOMM_LOG_ERROR, "CUDA", "%s", text);
-    dsc_watch_fail(cc, DSCOMM_ERR_PEER_LOST, text);
+    dsc_watch_fail(cc, st, text);
     return true;
 }
 
@@ -311,6 +347,7 @@ static void *watch_main(void *arg)
 {
     struct dsc_watch *const w = arg;
     const uint64_t timeout_ns = (uint64_t)w->cc->base.config.timeout_ms * 1000000u;
+    const uint64_t grace_ns = w->cc->direct.is_wanted ? DIRECT_GRACE_NS : 0;
     const struct timespec tick = { 0, TICK_NS };
     /* a query must not end captures of other threads */
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -330,7 +367,7 @@ static void *watch_main(void *arg)
         last = now;
         if (atomic_load(&w->cc->base.failed) < 0 || fail_if_told(w))
             break;
-        if (busy && now_ns - since > timeout_ns) {
+        if (busy && now_ns - since > timeout_ns + grace_ns) {
             fail_late(w, &now, now_ns - since);
             break;
         }

@@ -24,7 +24,7 @@ struct facts {
 /* Sizes and places, equal on all ranks. */
 struct layout {
     uint32_t n_tiles, max_tiles, tile;
-    size_t flag_bytes, slot, arena_bytes;
+    size_t flag_bytes, slot, notes_at, arena_bytes;
 };
 
 static void add_span(struct facts *f, int owner, const struct dsc_op *op)
@@ -70,7 +70,8 @@ static struct layout layout_of(const struct dscomm_plan *plan, const struct fact
     l.max_tiles = (uint32_t)dsc_ceil_div(f->most, l.tile);
     l.flag_bytes = dsc_round_up((l.n_tiles + n_ranks * l.max_tiles) * sizeof(uint32_t), 256);
     l.slot = dsc_round_up(dsc_codec_message_bytes(plan->codecs[0], f->most), 256);
-    l.arena_bytes = l.flag_bytes + (2 * n_ranks + 2) * l.slot;
+    l.notes_at = l.flag_bytes + (2 * n_ranks + 2) * l.slot;
+    l.arena_bytes = l.notes_at + dsc_round_up(sizeof(struct dsc_two_shot_notes), 256);
     return l;
 }
 
@@ -90,24 +91,20 @@ dscomm_status_t dsc_gpu_two_shot_supports(const struct dscomm_plan *plan)
 
     if (p->collective != DSC_ALLREDUCE || plan->n_ops == 0 || p->algorithm != DSC_ALG_TWO_SHOT ||
         p->n_tiers != 1)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
-                        "%s, %s, %d tiers: must be a flat two-shot "
-                        "allreduce",
-                        dsc_collective_traits(p->collective)->name,
-                        dsc_algorithm_name(p->algorithm), p->n_tiers);
+        return dsc_refuse("%s, %s, %d tiers: must be a flat two-shot "
+                          "allreduce",
+                          dsc_collective_traits(p->collective)->name,
+                          dsc_algorithm_name(p->algorithm), p->n_tiers);
     if (p->n_ranks > DSC_TWO_SHOT_RANKS)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED, "%d ranks, must be at most %d", p->n_ranks,
-                        DSC_TWO_SHOT_RANKS);
+        return dsc_refuse("%d ranks, must be at most %d", p->n_ranks, DSC_TWO_SHOT_RANKS);
     DSC_TRY(dsc_gpu_supports(p->codecs[0]));
     if (dsc_two_shot_function(p->codecs[0], p->dtype) == NULL)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
-                        "codec %s works by segments, must be one that works by blocks",
-                        p->codecs[0]->spec);
+        return dsc_refuse("codec %s works by segments, must be one that works by blocks",
+                          p->codecs[0]->spec);
     if (facts_of(plan).most > MAX_PIECE)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
-                        "%zu elements for %d ranks, must be at most %zu "
-                        "for each",
-                        p->count, p->n_ranks, MAX_PIECE);
+        return dsc_refuse("%zu elements for %d ranks, must be at most %zu "
+                          "for each",
+                          p->count, p->n_ranks, MAX_PIECE);
     return DSCOMM_OK;
 }
 
@@ -210,25 +207,21 @@ static dscomm_status_t upload(struct dsc_gpu_two_shot *ts, const struct facts *f
 
 /* ---- making one ---- */
 
-static void fill_works(struct dsc_gpu_two_shot *ts, const struct dscomm_plan *plan,
-                       const struct facts *f, const struct layout *l)
+/* What is counted is what the plan's messages have, padding included, however a call runs. */
+static void fill_works(struct dsc_gpu_two_shot *ts, const struct dscomm_plan *const *plans,
+                       const struct layout *l)
 {
-    const size_t n_peers = (size_t)ts->n_ranks - 1;
-    size_t all = 0, sizes[DSC_TWO_SHOT_RANKS];
-
-    for (int q = 0; q < ts->n_ranks; q++) {
-        sizes[q] = f->n[q] == 0 ? 0 : dsc_codec_message_bytes(plan->codecs[0], f->n[q]);
-        all += sizes[q];
-    }
     for (int i = 0; i < ts->n_local; i++) {
+        const struct dsc_plan_params *const params = &plans[i]->params;
         struct dsc_gpu_work *const work = &ts->args.ranks[i].work;
-        const size_t own = sizes[ts->local[i]];
 
         work->n_tiles = l->n_tiles;
-        work->flags =
-            DSC_GPU_WORK_LAST | (plan->params.codecs[0]->by_dtype ? DSC_GPU_WORK_ALL_NONE : 0);
-        work->tx_bytes = work->rx_bytes = all - own + n_peers * own;
-        ts->args.ranks[i].format = dsc_gpu_format_of(plan->params.codecs[0], plan->params.dtype);
+        work->flags = DSC_GPU_WORK_LAST | (params->codecs[0]->by_dtype ? DSC_GPU_WORK_ALL_NONE : 0);
+        for (uint32_t m = 0; m < plans[i]->n_sends; m++)
+            work->tx_bytes += plans[i]->sends[m].bytes;
+        for (uint32_t m = 0; m < plans[i]->n_recvs; m++)
+            work->rx_bytes += plans[i]->recvs[m].bytes;
+        ts->args.ranks[i].format = dsc_gpu_format_of(params->codecs[0], params->dtype);
     }
 }
 
@@ -243,8 +236,7 @@ static dscomm_status_t find_blocks(struct dsc_gpu_two_shot *ts, uint32_t n_tiles
                                                            DSC_TWO_SHOT_THREADS, 0));
     most = n_multiprocessors * per_multiprocessor / ts->n_local;
     if (most < 1)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED, "device %d has no room for %d blocks at a time",
-                        device, ts->n_local);
+        return dsc_refuse("device %d has no room for %d blocks at a time", device, ts->n_local);
     ts->n_blocks = (uint32_t)dsc_min_size((size_t)most, n_tiles);
     return DSCOMM_OK;
 }
@@ -255,15 +247,21 @@ static dscomm_status_t make_arenas(struct dsc_gpu_two_shot *ts, const struct lay
     ts->arena_bytes =
         ts->n_local == ts->n_ranks ? l->arena_bytes : dsc_round_up(l->arena_bytes, EXPORT_ALIGN);
     for (int i = 0; i < ts->n_local; i++) {
-        CUDA_TRY(cudaMalloc((void **)&ts->own[i], ts->arena_bytes));
+        if (cudaMalloc((void **)&ts->own[i], ts->arena_bytes) != cudaSuccess) {
+            (void)cudaGetLastError();
+            return dsc_refuse("no %zu bytes of device memory for peers", ts->arena_bytes);
+        }
         CUDA_TRY(cudaMemsetAsync(ts->own[i], 0, l->flag_bytes, stream));
+        CUDA_TRY(cudaMemsetAsync(ts->own[i] + l->notes_at, 0, sizeof(struct dsc_two_shot_notes),
+                                 stream));
     }
     return DSCOMM_OK;
 }
 
-static dscomm_status_t fill(struct dsc_gpu_two_shot *ts, const struct dscomm_plan *plan,
+static dscomm_status_t fill(struct dsc_gpu_two_shot *ts, const struct dscomm_plan *const *plans,
                             cudaStream_t stream)
 {
+    const struct dscomm_plan *const plan = plans[0];
     const struct facts f = facts_of(plan);
     const struct layout l = layout_of(plan, &f);
 
@@ -271,10 +269,11 @@ static dscomm_status_t fill(struct dsc_gpu_two_shot *ts, const struct dscomm_pla
     ts->args.n_ranks = (uint32_t)ts->n_ranks;
     ts->args.n_local = (uint32_t)ts->n_local;
     ts->args.max_tiles = l.max_tiles;
+    ts->args.notes_at = l.notes_at;
     DSC_TRY(find_blocks(ts, l.n_tiles));
     DSC_TRY(make_arenas(ts, &l, stream));
     DSC_TRY(upload(ts, &f, &l, stream));
-    fill_works(ts, plan, &f, &l);
+    fill_works(ts, plans, &l);
     return DSCOMM_OK;
 }
 
@@ -295,7 +294,7 @@ dscomm_status_t dsc_gpu_two_shot_create(const struct dscomm_plan *const *plans, 
     ts->args.timeout_ns = timeout_ns;
     for (int i = 0; i < n_local; i++)
         ts->local[i] = plans[i]->params.rank;
-    st = fill(ts, plans[0], stream);
+    st = fill(ts, plans, stream);
     if (st < 0) {
         dsc_gpu_two_shot_destroy(ts);
         return st;
@@ -314,108 +313,6 @@ void dsc_gpu_two_shot_destroy(struct dsc_gpu_two_shot *ts)
     cudaFree(ts->tables);
     dsc_free(ts->host_tables);
     dsc_free(ts);
-}
-
-/* ---- peers ---- */
-
-dscomm_status_t dsc_gpu_two_shot_card(const struct dsc_gpu_two_shot *ts, int i, uint64_t host,
-                                      uint64_t process, struct dsc_two_shot_card *card_out)
-{
-    struct dsc_two_shot_card card;
-
-    memset(&card, 0, sizeof(card));
-    card.host = host;
-    card.process = process;
-    card.address = (uint64_t)(uintptr_t)ts->own[i];
-    card.arena_bytes = ts->arena_bytes;
-    card.n_blocks = ts->n_blocks;
-    CUDA_TRY(cudaGetDevice(&card.device));
-    if (ts->n_local < ts->n_ranks)
-        CUDA_TRY(cudaIpcGetMemHandle(&card.handle, ts->own[i]));
-    *card_out = card;
-    return DSCOMM_OK;
-}
-
-/* Of a rank of this process, on another device or, as a virtual one, on the same. */
-static dscomm_status_t reach_device(int own_device, int device, int rank)
-{
-    int can = 0;
-    cudaError_t error;
-
-    if (device == own_device)
-        return DSCOMM_OK;
-    CUDA_TRY(cudaDeviceCanAccessPeer(&can, own_device, device));
-    if (can == 0)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
-                        "device %d has no peer access to device %d of rank %d", own_device, device,
-                        rank);
-    error = cudaDeviceEnablePeerAccess(device, 0);
-    if (error == cudaErrorPeerAccessAlreadyEnabled) {
-        (void)cudaGetLastError();
-        return DSCOMM_OK;
-    }
-    CUDA_TRY(error);
-    return DSCOMM_OK;
-}
-
-static dscomm_status_t open_arena(struct dsc_gpu_two_shot *ts, int rank,
-                                  const struct dsc_two_shot_card *card)
-{
-    const cudaError_t error =
-        cudaIpcOpenMemHandle(&ts->opened[rank], card->handle, cudaIpcMemLazyEnablePeerAccess);
-
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-        ts->opened[rank] = NULL;
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED, "memory of rank %d cannot be opened: %s", rank,
-                        cudaGetErrorString(error));
-    }
-    ts->args.arenas[rank] = ts->opened[rank];
-    return DSCOMM_OK;
-}
-
-static dscomm_status_t reach(struct dsc_gpu_two_shot *ts, int rank, int own_device,
-                             const struct dsc_two_shot_card *own,
-                             const struct dsc_two_shot_card *card)
-{
-    if (card->host != own->host)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED, "rank %d is on another host", rank);
-    if (card->arena_bytes != own->arena_bytes || card->n_blocks == 0)
-        return dsc_fail(DSCOMM_ERR_MISMATCH,
-                        "rank %d has %llu bytes for peers and %u blocks, must have %llu bytes and "
-                        "a block",
-                        rank, (unsigned long long)card->arena_bytes, card->n_blocks,
-                        (unsigned long long)own->arena_bytes);
-    if (card->process != own->process)
-        return open_arena(ts, rank, card);
-    DSC_TRY(reach_device(own_device, card->device, rank));
-    ts->args.arenas[rank] = (uint8_t *)(uintptr_t)card->address;
-    return DSCOMM_OK;
-}
-
-dscomm_status_t dsc_gpu_two_shot_connect(struct dsc_gpu_two_shot *ts,
-                                         const struct dsc_two_shot_card *cards)
-{
-    const struct dsc_two_shot_card *const own = &cards[ts->local[0]];
-    int device;
-
-    CUDA_TRY(cudaGetDevice(&device));
-    for (int r = 0; r < ts->n_ranks; r++) {
-        DSC_TRY(reach(ts, r, device, own, &cards[r]));
-        ts->n_blocks = (uint32_t)dsc_min_size(ts->n_blocks, cards[r].n_blocks);
-    }
-    for (int i = 0; i < ts->n_local; i++)
-        ts->args.arenas[ts->local[i]] = ts->own[i];
-    return DSCOMM_OK;
-}
-
-void dsc_gpu_two_shot_disconnect(struct dsc_gpu_two_shot *ts)
-{
-    for (int r = 0; r < ts->n_ranks; r++)
-        if (ts->opened[r] != NULL) {
-            cudaIpcCloseMemHandle(ts->opened[r]);
-            ts->opened[r] = NULL;
-        }
 }
 
 /* ---- running ---- */

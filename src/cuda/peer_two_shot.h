@@ -3,10 +3,13 @@
  * Setting up and running the single-kernel two-shot of kernels/two_shot.h: memory, tables and the
  * addresses of peers. Who uses it carries cards between ranks, and sees to these orders:
  *
- *   create, wait for the stream, exchange cards, connect, run ..., disconnect, meet, destroy
+ *   create, wait for the stream, exchange cards, connect, meet, run ..., leave, destroy when all
+ *   ranks have left
  *
  * since peers write into an arena as soon as they are connected, and read it after its own rank's
- * last kernel has ended.
+ * last kernel has ended. If not all ranks can connect: disconnect, meet, destroy.
+ *
+ *   peer_two_shot.c   memory, tables, launches     peer_connect.c   peers
  */
 #ifndef DSC_CUDA_PEER_TWO_SHOT_H
 #define DSC_CUDA_PEER_TWO_SHOT_H
@@ -83,10 +86,27 @@ struct cudaKernelNodeParams dsc_gpu_two_shot_node_params(struct dsc_gpu_two_shot
                                                          const struct dsc_gpu_call *calls,
                                                          void **args_out);
 
+/*
+ * Enqueues words that end the waits of all peers, now and later. Errors are nobody's concern: a
+ * peer that is not told has its deadline.
+ */
+void dsc_gpu_two_shot_tell(const struct dsc_gpu_two_shot *ts, cudaStream_t stream);
+
 /* Lets go of peers' memory; all launches have ended. */
 void dsc_gpu_two_shot_disconnect(struct dsc_gpu_two_shot *ts);
+/*
+ * Tells all peers so, and disconnects. Connected on all ranks; all launches have ended. Waits for
+ * the stream, on which nothing else is.
+ */
+dscomm_status_t dsc_gpu_two_shot_leave(struct dsc_gpu_two_shot *ts, cudaStream_t stream);
+/* What ranks, this one too, have written into the arena of local rank i. Waits likewise. */
+dscomm_status_t dsc_gpu_two_shot_read_notes(const struct dsc_gpu_two_shot *ts, int i,
+                                            cudaStream_t stream, struct dsc_two_shot_notes *out);
 /* Frees the own memory, which all peers have let go of. NULL allowed. */
 void dsc_gpu_two_shot_destroy(struct dsc_gpu_two_shot *ts);
+/* The same, but for the arenas: peers may still write there, so they stay until the process ends.
+ */
+void dsc_gpu_two_shot_abandon(struct dsc_gpu_two_shot *ts);
 
 #ifdef __cplusplus
 }

@@ -80,8 +80,8 @@ struct dsc_tiers {
  *
  * Rack and RDMA are left at 0: the topology does not know them.
  */
-void dsc_tier_facts_of(const dscomm_topo_t *topo, int device, const char *host_id,
-                       struct dsc_tier_facts *facts_out);
+DSC_SHARED void dsc_tier_facts_of(const dscomm_topo_t *topo, int device, const char *host_id,
+                                  struct dsc_tier_facts *facts_out);
 
 /*
  * Tiers of all ranks: a pure function, so equal on ranks that pass equal arguments. Every tier

@@ -105,7 +105,7 @@ static void describe_cpus(uint8_t set_out[DSC_CPU_SET_BYTES])
         set_out[i % DSC_CPU_SET_BYTES] |= mask[i];
 }
 
-static dscomm_status_t describe_self(const struct dsc_env *env, struct dsc_peer_info *info_out)
+dscomm_status_t dsc_peer_info_self(const struct dsc_env *env, struct dsc_peer_info *info_out)
 {
     memset(info_out, 0, sizeof(*info_out));
     info_out->process_id = process_id();
@@ -420,7 +420,7 @@ static dscomm_status_t meet(struct joiner *j, struct dsc_bootstrap *boot)
     union dsc_addr own = { 0 };
     struct dsc_peer_info self;
 
-    DSC_TRY(describe_self(j->env, &self));
+    DSC_TRY(dsc_peer_info_self(j->env, &self));
     if (is_chosen) {
         DSC_TRY(dsc_netif_choose(j->env->socket_ifname, &own));
         if (dsc_addr_is_link_local(&own) && dsc_addr_is_link_local(&j->root))

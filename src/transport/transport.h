@@ -57,6 +57,10 @@ struct dsc_peer_info {
     uint8_t cpu_set[DSC_CPU_SET_BYTES];
 };
 
+/* This process's, without an address. */
+DSC_SHARED dscomm_status_t dsc_peer_info_self(const struct dsc_env *env,
+                                              struct dsc_peer_info *info_out);
+
 /* ---- rendezvous ---- */
 
 struct dsc_bootstrap_params {
