@@ -20,6 +20,9 @@
  */
 #define DSC_SHARED __attribute__((visibility("default")))
 
+/* Of a function that runs when a library is unloaded. It may not wait for threads. */
+#define DSC_AT_UNLOAD __attribute__((destructor))
+
 /* ---- status: log once where an error is decided, forward everywhere else ---- */
 
 #define DSC_TRY(expr)                       \
@@ -74,6 +77,12 @@ DSC_SHARED void dsc_log(dscomm_log_level_t level, const char *subsystem, const c
     __attribute__((format(printf, 3, 4)));
 /* For callers that would have to compute what they log. */
 bool dsc_log_enabled(dscomm_log_level_t level);
+/*
+ * Lines go to this function, without their prefix, and not to stderr or the application's; NULL: as
+ * before. For a library inside another one, which has a log of its own.
+ */
+typedef void dsc_log_writer(dscomm_log_level_t level, const char *where, const char *text);
+void dsc_log_set_writer(dsc_log_writer *writer);
 /* Rank and world size in the prefix of this thread's lines; rank -1: none (the default). */
 DSC_SHARED void dsc_log_set_rank(int rank, int n_ranks);
 
@@ -103,6 +112,8 @@ struct dsc_env_doc {
 DSC_SHARED dscomm_status_t dsc_env_get(const struct dsc_env **env_out);
 /* Reads again; for tests. Not while another thread uses the library. */
 void dsc_env_reload(void);
+/* Frees the registry's memory, before the code is unloaded. Not while a thread uses the library. */
+void dsc_env_unload(void);
 const struct dsc_env_doc *dsc_env_docs(size_t *n_out);
 /* A launcher's variable (RANK, MASTER_ADDR, ...): NULL when unset. Not for DSCOMM_* names. */
 const char *dsc_env_launcher(const char *name);

@@ -233,6 +233,18 @@ void dsc_env_reload(void)
     (void)pthread_once(&load_once, load);
 }
 
+void dsc_env_unload(void)
+{
+    for (size_t i = 0; i < DSC_ARRAY_LEN(specs); i++) {
+        const char **const field = (const char **)(void *)((char *)&values + specs[i].offset);
+
+        if (specs[i].kind != KIND_TEXT)
+            continue;
+        free((char *)(uintptr_t)*field);
+        *field = NULL;
+    }
+}
+
 const struct dsc_env_doc *dsc_env_docs(size_t *n_out)
 {
     (void)pthread_once(&docs_once, complete_docs);

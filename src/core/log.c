@@ -18,6 +18,7 @@
 static _Atomic int threshold = -1; /* -1: the environment was not read yet */
 static _Atomic(dscomm_log_fn *) sink;
 static _Atomic(void *) sink_user;
+static _Atomic(dsc_log_writer *) whole_writer;
 static _Thread_local int thread_rank = -1;
 static _Thread_local int thread_n_ranks;
 
@@ -62,7 +63,14 @@ static void write_stderr(char *line, size_t len)
 
 void dsc_log_write(dscomm_log_level_t level, const char *where, const char *text)
 {
+    dsc_log_writer *const writer = atomic_load(&whole_writer);
     char line[LINE_BYTES];
+
+    if (writer != NULL) {
+        writer(level, where, text);
+        return;
+    }
+
     const int prefix = format_prefix(line, sizeof(line) - 1, level, where);
     const size_t head = dsc_min_size(prefix < 0 ? 0 : (size_t)prefix, sizeof(line) - 2);
     const size_t len = dsc_min_size(strlen(text), sizeof(line) - 2 - head);
@@ -111,6 +119,11 @@ void dsc_log(dscomm_log_level_t level, const char *subsystem, const char *fmt, .
     va_end(args);
 
     dsc_log_write(level, subsystem, text);
+}
+
+void dsc_log_set_writer(dsc_log_writer *writer)
+{
+    atomic_store(&whole_writer, writer);
 }
 
 void dscomm_set_log(dscomm_log_fn *fn, void *user)

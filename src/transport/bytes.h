@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to src/transport. Little-endian fields of everything that goes over a socket, at any
- * alignment and whatever the host's byte order.
+ * Private to src/transport and plugin/. Little-endian fields of everything that goes over a socket,
+ * at any alignment and whatever the host's byte order.
  */
 #ifndef DSC_BYTES_H
 #define DSC_BYTES_H

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to src/transport. Both ends of a new socket prove that they know the job's key before
- * either believes a word: the acceptor sends a nonce, the connector answers with its own nonce, its
- * hello and an HMAC over all of it, the acceptor answers likewise. A state machine per socket that
- * never blocks, so strangers and silent connections cost the endpoint nothing but a descriptor
- * until their deadline. HMAC is libsodium's.
+ * Private to src/transport and plugin/. Both ends of a new socket prove that they know the job's
+ * key before either believes a word: the acceptor sends a nonce, the connector answers with its own
+ * nonce, its hello and an HMAC over all of it, the acceptor answers likewise. A state machine per
+ * socket that never blocks, so strangers and silent connections cost the endpoint nothing but a
+ * descriptor until their deadline. HMAC is libsodium's.
  */
 #ifndef DSC_HANDSHAKE_H
 #define DSC_HANDSHAKE_H
 
 #include "transport/transport.h"
 
-enum dsc_link_purpose { DSC_LINK_RENDEZVOUS = 1, DSC_LINK_PEER = 2 };
+enum dsc_link_purpose { DSC_LINK_RENDEZVOUS = 1, DSC_LINK_PEER = 2, DSC_LINK_NET = 3 };
 
 /* What a side says about itself; fixed size, little endian on the wire. */
 struct dsc_hello {

@@ -376,6 +376,85 @@ out:
     return st;
 }
 
+/* The entry of that name, or a new one; NULL: there is no room. */
+static struct dsc_netif *entry_of(struct dsc_netif *netifs, size_t *n, size_t max, const char *name)
+{
+    for (size_t i = 0; i < *n; i++) {
+        if (strcmp(netifs[i].name, name) == 0)
+            return &netifs[i];
+    }
+    if (*n == max)
+        return NULL;
+
+    struct dsc_netif *const entry = &netifs[(*n)++];
+
+    memset(entry, 0, sizeof(*entry));
+    snprintf(entry->name, sizeof(entry->name), "%s", name);
+    return entry;
+}
+
+static int best_score_of(const struct ifaddrs *list, const char *name)
+{
+    int best = 0;
+
+    for (const struct ifaddrs *ifa = list; ifa != NULL; ifa = ifa->ifa_next)
+        if (strcmp(ifa->ifa_name, name) == 0 && score(ifa) > best)
+            best = score(ifa);
+    return best;
+}
+
+static dscomm_status_t list_by_name(const struct ifaddrs *list, const char *spec,
+                                    struct dsc_netif *netifs, size_t max, size_t *n_out)
+{
+    const bool named = spec[0] != '\0' && spec[0] != '^';
+    const char *best_name = "";
+    union dsc_addr addr;
+    size_t n = 0;
+
+    DSC_TRY(choose_by_name(list, spec, &addr, &best_name));
+
+    const int best_kind = best_score_of(list, best_name) / 4;
+
+    for (const struct ifaddrs *ifa = list; ifa != NULL; ifa = ifa->ifa_next) {
+        const int own = score(ifa);
+        struct dsc_netif *entry;
+
+        if (own == 0 || own != best_score_of(list, ifa->ifa_name) ||
+            !is_allowed(list, spec, ifa->ifa_name) || (!named && own / 4 != best_kind))
+            continue;
+        entry = entry_of(netifs, &n, max, ifa->ifa_name);
+        if (entry == NULL || entry->addr.any.sa_family != AF_UNSPEC)
+            continue; /* of equal addresses the first */
+        entry->addr = address_of(ifa);
+        dsc_addr_set_port(&entry->addr, 0);
+    }
+    *n_out = n;
+    return DSCOMM_OK;
+}
+
+dscomm_status_t dsc_netif_list(const char *spec, struct dsc_netif *netifs, size_t max,
+                               size_t *n_out)
+{
+    union dsc_addr addr = { 0 };
+    const char *name = "", *scope = NULL;
+    struct ifaddrs *list;
+    dscomm_status_t st;
+
+    if (getifaddrs(&list) != 0)
+        return dsc_fail_open("cannot list network interfaces");
+    if (parse_literal(spec, &addr, &scope)) {
+        DSC_TRY_GOTO(out, choose_literal(list, spec, scope, &addr, &name));
+        *n_out = 0;
+        entry_of(netifs, n_out, max, name)->addr = addr;
+    } else {
+        DSC_TRY_GOTO(out, list_by_name(list, spec, netifs, max, n_out));
+    }
+
+out:
+    freeifaddrs(list);
+    return st;
+}
+
 /* ---- sockets ---- */
 
 dscomm_status_t dsc_socket_create(int family, int *fd_out)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to src/transport. Addresses: which one this rank offers to the others, their text and
- * wire form, and listening sockets. DSCOMM_SOCKET_IFNAME is read by the callers, so tests can pass
- * any.
+ * Private to src/transport and plugin/. Addresses: which one this rank offers to the others, their
+ * text and wire form, and listening sockets. DSCOMM_SOCKET_IFNAME is read by the callers, so tests
+ * can pass any.
  */
 #ifndef DSC_NETIF_H
 #define DSC_NETIF_H
@@ -47,6 +47,21 @@ bool dsc_addr_decode(const uint8_t wire[DSC_ADDR_WIRE_BYTES], union dsc_addr *ad
  * DSCOMM_ERR_ENV  nothing fits; names variable, value and the existing interfaces
  */
 dscomm_status_t dsc_netif_choose(const char *spec, union dsc_addr *addr_out);
+
+struct dsc_netif {
+    char name[16]; /* IF_NAMESIZE */
+    union dsc_addr addr;
+};
+
+/*
+ * All interfaces that fit, each with its best address, in the order of the system's list: without a
+ * spec or with one that excludes, those that look as much like a real network card as the best one.
+ * At least one; no more than max, the rest is left out.
+ *
+ * DSCOMM_ERR_ENV  as dsc_netif_choose()
+ */
+dscomm_status_t dsc_netif_list(const char *spec, struct dsc_netif *netifs, size_t max,
+                               size_t *n_out);
 
 /* Fails for errno after a call that opens a descriptor: their limit is DSCOMM_ERR_LIMIT. */
 dscomm_status_t dsc_fail_open(const char *what);

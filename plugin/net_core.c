@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which network there is, and for how long. NCCL calls init() per communicator (v11 on) or once per
+ * process (before), and may unload the library when the last communicator is gone; then it must
+ * leave nothing behind, threads least of all.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "net.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(const struct nccl_net_v12 *) chosen;
+static int n_users; /* contexts, under the lock */
+
+const struct nccl_net_v12 *net_chosen(void)
+{
+    return atomic_load_explicit(&chosen, memory_order_acquire);
+}
+
+/* "eth0 25000 Mbit/s, eth1 25000 Mbit/s" */
+static void list_devices(const struct nccl_net_v12 *net, char *text, size_t bytes)
+{
+    int n_devices = 0;
+    size_t used = 0;
+
+    text[0] = '\0';
+    (void)net->devices(&n_devices);
+    for (int i = 0; i < n_devices; i++) {
+        struct nccl_props_v12 props;
+        int n;
+
+        if (net->get_properties(i, &props) != NCCL_SUCCESS)
+            return;
+        n = snprintf(text + used, bytes - used, "%s%s %d Mbit/s", i > 0 ? ", " : "", props.name,
+                     props.speed);
+        if (n < 0 || (size_t)n >= bytes - used)
+            return;
+        used += (size_t)n;
+    }
+}
+
+/* The one line of an init(). */
+static void say_what_is_used(const struct nccl_net_v12 *net, const struct dsc_env *env)
+{
+    char text[640];
+
+    list_devices(net, text, sizeof(text));
+    net_info(NCCL_LOG_INIT | NCCL_LOG_NET, "NET/" NET_NAME " %s: %s over %s, %d socket%s each",
+             dscomm_version(), net->name, text, (int)env->socket_nsocks,
+             env->socket_nsocks == 1 ? "" : "s");
+}
+
+static nccl_result_t start(void)
+{
+    const struct nccl_net_v12 *const net = &net_tcp;
+    const struct dsc_env *env;
+    nccl_result_t result;
+    void *unused = NULL;
+
+    if (dsc_env_get(&env) < 0)
+        return NCCL_INVALID_USAGE;
+    result = net->init(&unused, 0, NULL, NULL, NULL);
+    if (result != NCCL_SUCCESS)
+        return result;
+    atomic_store_explicit(&chosen, net, memory_order_release);
+    say_what_is_used(net, env);
+    return NCCL_SUCCESS;
+}
+
+nccl_result_t net_init(struct net_ctx **ctx, const struct nccl_comm_config *config,
+                       nccl_logger_t *logger)
+{
+    struct net_ctx *made = NULL;
+    nccl_result_t result;
+
+    if (ctx != NULL)
+        *ctx = NULL;
+    pthread_mutex_lock(&lock);
+    net_log_set(logger);
+    result = start();
+    if (result == NCCL_SUCCESS && ctx != NULL) {
+        made = dsc_calloc(DSC_MEM_TRANSPORT, 1, sizeof(*made));
+        result = made != NULL ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+    }
+    if (made != NULL) {
+        made->traffic_class = config != NULL ? config->traffic_class : NCCL_UNDEFINED;
+        *ctx = made;
+        n_users++;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+nccl_result_t net_finalize(struct net_ctx *ctx)
+{
+    pthread_mutex_lock(&lock);
+    if (ctx != NULL && --n_users == 0)
+        (void)net_chosen()->finalize(NULL);
+    pthread_mutex_unlock(&lock);
+    dsc_free(ctx);
+    return NCCL_SUCCESS;
+}
+
+DSC_AT_UNLOAD static void unload(void)
+{
+    if (net_chosen() != NULL)
+        (void)net_chosen()->finalize(NULL);
+    dsc_env_unload();
+}

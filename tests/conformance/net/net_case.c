@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net_case.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "net_load.h"
+
+const struct nccl_net_v12 *net;
+
+static char warning[512] = "none";
+static int infos;
+
+void check_failed(const char *file, int line, const char *cond, const char *fmt, ...)
+{
+    va_list args;
+
+    fprintf(stderr, "%s:%d: %s: ", file, line, cond);
+    va_start(args, fmt);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+    fputc('\n', stderr);
+    fflush(stderr);
+    _exit(1);
+}
+
+double now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void logger(int level, unsigned long subsystems, const char *file, int line, const char *fmt,
+                   ...)
+{
+    static volatile int busy;
+    va_list args;
+
+    (void)subsystems, (void)file, (void)line;
+    if (level == NCCL_LOG_INFO)
+        __atomic_fetch_add(&infos, 1, __ATOMIC_RELAXED);
+    while (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
+        sched_yield();
+    if (level == NCCL_LOG_WARN) {
+        va_start(args, fmt);
+        vsnprintf(warning, sizeof(warning), fmt, args);
+        va_end(args);
+    }
+    __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
+}
+
+const char *last_warning(void)
+{
+    return warning;
+}
+
+int n_infos(void)
+{
+    return __atomic_load_n(&infos, __ATOMIC_RELAXED);
+}
+
+/* ---- one process ---- */
+
+void load_plugin(void)
+{
+    char error[512];
+
+    net = net_load(options.plugin, options.abi, error, sizeof(error));
+    CHECK(net != NULL, "%s", error);
+}
+
+void *start_plugin(void)
+{
+    struct nccl_comm_config config = { NCCL_UNDEFINED };
+    void *ctx = NULL;
+    int n = 0;
+
+    OK(net->init(&ctx, 1, &config, logger, NULL));
+    OK(net->devices(&n));
+    CHECK(n > 0 && n <= NCCL_DEVICES_MAX, "%d devices", n);
+    return ctx;
+}
+
+void handle_prepare(struct guarded_handle *handle)
+{
+    memset(handle, HANDLE_GUARD, sizeof(*handle));
+}
+
+void handle_check(const struct guarded_handle *handle)
+{
+    for (size_t i = 0; i < sizeof(handle->before); i++)
+        CHECK(handle->before[i] == HANDLE_GUARD, "byte -%zu of a handle was written",
+              sizeof(handle->before) - i);
+    for (size_t i = 0; i < sizeof(handle->after); i++)
+        CHECK(handle->after[i] == HANDLE_GUARD, "byte %zu of a handle was written",
+              NCCL_HANDLE_BYTES + i);
+}
+
+void *try_connect(void *ctx, void *handle)
+{
+    const double start = now_s();
+    struct nccl_device_handle *device = NULL;
+    void *comm = NULL;
+
+    alarm(CALL_ALARM_S);
+    OK(net->connect(ctx, 0, handle, &comm, &device));
+    alarm(CASE_LIMIT_S);
+    CHECK(now_s() - start < CALL_LIMIT_S, "connect() took %.1f s", now_s() - start);
+    return comm;
+}
+
+void *try_accept(void *listen)
+{
+    const double start = now_s();
+    struct nccl_device_handle *device = NULL;
+    void *comm = NULL;
+
+    alarm(CALL_ALARM_S);
+    OK(net->accept(listen, &comm, &device));
+    alarm(CASE_LIMIT_S);
+    CHECK(now_s() - start < CALL_LIMIT_S, "accept() took %.1f s", now_s() - start);
+    return comm;
+}
+
+void connect_ends(struct ends *ends, void *ctx)
+{
+    const double end = now_s() + CASE_WAIT_S;
+
+    memset(ends, 0, sizeof(*ends));
+    ends->ctx = ctx;
+    handle_prepare(&ends->handle);
+    OK(net->listen(ctx, 0, ends->handle.bytes, &ends->listen));
+    CHECK(ends->listen != NULL, "listen() gave nothing");
+    while (ends->send == NULL || ends->recv == NULL) {
+        if (ends->send == NULL)
+            ends->send = try_connect(ctx, ends->handle.bytes);
+        if (ends->recv == NULL)
+            ends->recv = try_accept(ends->listen);
+        CHECK(now_s() < end, "no connection in %d s", CASE_WAIT_S);
+    }
+    handle_check(&ends->handle);
+    OK(net->close_listen(ends->listen));
+}
+
+void close_ends(struct ends *ends)
+{
+    OK(net->close_send(ends->send));
+    OK(net->close_recv(ends->recv));
+}
+
+/* ---- messages ---- */
+
+void *reg(void *comm, void *data, size_t bytes)
+{
+    void *mr = NULL;
+
+    OK(net->reg_mr(comm, data, bytes, NCCL_PTR_HOST, &mr));
+    return mr;
+}
+
+void dereg(void *comm, void *mr)
+{
+    OK(net->dereg_mr(comm, mr));
+}
+
+#define POISON ((void *)(uintptr_t)0xdeadbeef)
+
+void *try_send(void *comm, void *data, size_t bytes, void *mr)
+{
+    void *request = POISON;
+
+    OK(net->isend(comm, data, bytes, 7, mr, NULL, &request));
+    CHECK(request != POISON, "isend() did not write *request");
+    return request;
+}
+
+void *try_recv(void *comm, void *data, size_t bytes, void *mr, void *mark)
+{
+    void *request = mark;
+    void *profiler = NULL;
+    int tag = 7;
+
+    OK(net->irecv(comm, 1, &data, &bytes, &tag, &mr, &profiler, &request));
+    CHECK(request != POISON && request != NCCL_OPTIONAL_COMPLETION,
+          "irecv() did not write *request");
+    return request;
+}
+
+void *send_now(void *comm, void *data, size_t bytes, void *mr)
+{
+    const double end = now_s() + CASE_WAIT_S;
+    void *request = NULL;
+
+    while (request == NULL) {
+        request = try_send(comm, data, bytes, mr);
+        CHECK(now_s() < end, "isend() gives no request in %d s", CASE_WAIT_S);
+    }
+    return request;
+}
+
+void *recv_now(void *comm, void *data, size_t bytes, void *mr)
+{
+    const double end = now_s() + CASE_WAIT_S;
+    void *request = NULL;
+
+    while (request == NULL) {
+        request = try_recv(comm, data, bytes, mr, POISON);
+        CHECK(now_s() < end, "irecv() gives no request in %d s", CASE_WAIT_S);
+    }
+    return request;
+}
+
+bool try_test(void *request, int *bytes)
+{
+    int sizes[64] = { 0 }; /* as NCCL has them */
+    int done = 0;
+
+    OK(net->test(request, &done, sizes));
+    if (done)
+        *bytes = sizes[0];
+    else
+        sched_yield();
+    return done != 0;
+}
+
+int wait_done(void *request)
+{
+    const double end = now_s() + CASE_WAIT_S;
+    int bytes = -1;
+
+    while (!try_test(request, &bytes))
+        CHECK(now_s() < end, "a request is not done in %d s", CASE_WAIT_S);
+    return bytes;
+}
+
+nccl_result_t wait_result(void *request)
+{
+    const double end = now_s() + CASE_WAIT_S;
+
+    for (;;) {
+        int sizes[64] = { 0 }, done = 0;
+        const nccl_result_t result = net->test(request, &done, sizes);
+
+        if (result != NCCL_SUCCESS || done)
+            return result;
+        CHECK(now_s() < end, "a request neither fails nor ends in %d s", CASE_WAIT_S);
+        sched_yield();
+    }
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+void fill(void *data, size_t bytes, uint64_t seed)
+{
+    uint8_t *const p = data;
+
+    for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+        const uint64_t word = mix(seed * 0x9e3779b97f4a7c15u + i + 1);
+        const size_t n = bytes - i < sizeof(word) ? bytes - i : sizeof(word);
+
+        memcpy(p + i, &word, n);
+    }
+}
+
+bool is_filled(const void *data, size_t bytes, uint64_t seed)
+{
+    const uint8_t *const p = data;
+
+    for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+        const uint64_t word = mix(seed * 0x9e3779b97f4a7c15u + i + 1);
+        const size_t n = bytes - i < sizeof(word) ? bytes - i : sizeof(word);
+
+        if (memcmp(p + i, &word, n) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* ---- two processes ---- */
+
+static void exchange(int socket, void *data, size_t bytes, bool sends)
+{
+    size_t done = 0;
+
+    while (done < bytes) {
+        struct pollfd fd = { socket, sends ? POLLOUT : POLLIN, 0 };
+        const ssize_t n = poll(&fd, 1, CASE_WAIT_S * 1000) != 1 ? -1
+                          : sends ? write(socket, (uint8_t *)data + done, bytes - done)
+                                  : read(socket, (uint8_t *)data + done, bytes - done);
+
+        CHECK(n > 0, "the other process is gone or silent");
+        done += (size_t)n;
+    }
+}
+
+void tell(struct side *side)
+{
+    char c = 1;
+
+    exchange(side->socket, &c, 1, true);
+}
+
+void await_told(struct side *side)
+{
+    char c;
+
+    exchange(side->socket, &c, 1, false);
+}
+
+static void run_receiver(struct side *side, side_fn *receiver)
+{
+    const double end = now_s() + CASE_WAIT_S;
+    struct guarded_handle handle;
+    void *listen = NULL;
+
+    side->ctx = start_plugin();
+    handle_prepare(&handle);
+    OK(net->listen(side->ctx, 0, handle.bytes, &listen));
+    handle_check(&handle);
+    exchange(side->socket, handle.bytes, sizeof(handle.bytes), true);
+    while (side->comm == NULL) {
+        side->comm = try_accept(listen);
+        CHECK(now_s() < end, "nobody connected in %d s", CASE_WAIT_S);
+    }
+    OK(net->close_listen(listen));
+    receiver(side);
+    OK(net->close_recv(side->comm));
+    OK(net->finalize(side->ctx));
+}
+
+static void run_sender(struct side *side, side_fn *sender)
+{
+    const double end = now_s() + CASE_WAIT_S;
+    struct guarded_handle handle;
+
+    side->ctx = start_plugin();
+    handle_prepare(&handle);
+    exchange(side->socket, handle.bytes, sizeof(handle.bytes), false);
+    while (side->comm == NULL) {
+        side->comm = try_connect(side->ctx, handle.bytes);
+        CHECK(now_s() < end, "no connection in %d s", CASE_WAIT_S);
+    }
+    handle_check(&handle);
+    sender(side);
+    if (side->comm != NULL)
+        OK(net->close_send(side->comm));
+    OK(net->finalize(side->ctx));
+}
+
+void run_sides(side_fn *sender, side_fn *receiver)
+{
+    int sockets[2], status = 0;
+    struct side side = { 0 };
+    pid_t pid;
+
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
+    fflush(NULL);
+    pid = fork();
+    CHECK(pid >= 0, "fork");
+    side.socket = sockets[pid == 0];
+    close(sockets[pid != 0]);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        run_receiver(&side, receiver);
+        exit(0); /* so that a sanitizer looks for leaks */
+    }
+    run_sender(&side, sender);
+    CHECK(waitpid(pid, &status, 0) == pid, "waitpid");
+    CHECK(WIFEXITED(status) ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGKILL,
+          "the receiver's process ended with status %#x", status);
+}
+
+int count_entries(const char *folder)
+{
+    DIR *const dir = opendir(folder);
+    int n = 0;
+
+    CHECK(dir != NULL, "%s", folder);
+    while (readdir(dir) != NULL)
+        n++;
+    closedir(dir);
+    return n;
+}
