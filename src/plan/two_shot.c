@@ -27,7 +27,9 @@ struct walk {
     uint32_t *first_op;    /* [n_stages] of mine: id of the REDUCE of chunk 0 */
     size_t *partial;       /* [n_stages] of mine: place of the sum in the partial buffer */
     bool *is_final;        /* [n_stages] */
-    int *forwards;         /* [n_forwards] stages that the current final's messages go down to */
+    int *mine;             /* [n_mine] stages that this rank is a member of, ascending */
+    int n_mine;
+    int *forwards; /* [n_forwards] stages that the current final's messages go down to */
     int n_forwards;
 };
 
@@ -294,11 +296,12 @@ static void find_forwards(struct walk *w, int final)
     const struct dsc_stage *f = &w->tree.stages[final];
 
     w->n_forwards = 0;
-    for (int i = final; i >= 0; i--) {
-        const struct dsc_stage *s = &w->tree.stages[i];
+    for (int i = w->n_mine - 1; i >= 0; i--) {
+        const struct dsc_stage *s = &w->tree.stages[w->mine[i]];
 
-        if (s->owner == w->params->rank && s->start <= f->start && f->end <= s->end)
-            w->forwards[w->n_forwards++] = i;
+        if (w->mine[i] <= final && s->owner == w->params->rank && s->start <= f->start &&
+            f->end <= s->end)
+            w->forwards[w->n_forwards++] = w->mine[i];
     }
 }
 
@@ -353,12 +356,12 @@ static int source_stage(const struct walk *w, int final)
 {
     const struct dsc_stage *f = &w->tree.stages[final];
 
-    for (int i = final; i >= 0; i--) {
-        const struct dsc_stage *s = &w->tree.stages[i];
+    for (int i = w->n_mine - 1; i >= 0; i--) {
+        const struct dsc_stage *s = &w->tree.stages[w->mine[i]];
 
-        if (s->start <= f->start && f->end <= s->end && s->owner != w->params->rank &&
-            member_of(w, s, w->params->rank) != NULL)
-            return i;
+        if (w->mine[i] <= final && s->owner != w->params->rank && s->start <= f->start &&
+            f->end <= s->end)
+            return w->mine[i];
     }
     DSC_ASSERT(!"a rank without a role");
     return final;
@@ -422,11 +425,15 @@ static bool walk_alloc(struct walk *w)
     w->partial = dsc_calloc(DSC_MEM_PLAN, n, sizeof(*w->partial));
     w->is_final = dsc_calloc(DSC_MEM_PLAN, n, sizeof(*w->is_final));
     w->forwards = dsc_calloc(DSC_MEM_PLAN, n, sizeof(*w->forwards));
+    w->mine = dsc_calloc(DSC_MEM_PLAN, n, sizeof(*w->mine));
     if (w->real == NULL || w->first_op == NULL || w->partial == NULL || w->is_final == NULL ||
-        w->forwards == NULL)
+        w->forwards == NULL || w->mine == NULL)
         return false;
     for (int i = 0; i < w->tree.n_finals; i++)
         w->is_final[w->tree.finals[i]] = true;
+    for (int i = 0; i < w->tree.n_stages; i++)
+        if (member_of(w, &w->tree.stages[i], w->params->rank) != NULL)
+            w->mine[w->n_mine++] = i;
     return number_chunks(w);
 }
 
@@ -441,6 +448,7 @@ static void walk_fini(struct walk *w)
     dsc_free(w->partial);
     dsc_free(w->is_final);
     dsc_free(w->forwards);
+    dsc_free(w->mine);
 }
 
 dscomm_status_t dsc_build_two_shot(struct dsc_builder *b)
