@@ -110,8 +110,10 @@ static void say_preference(const struct dsc_option *rival, struct dsc_decision *
 
     if (used < sizeof(d->reason))
         (void)snprintf(d->reason + used, sizeof(d->reason) - used,
-                       "; preferred to %s %s, which costs the same within %u %%",
+                       "; preferred to %s %s%s%s, which costs the same within %u %%",
                        codec_of(rival)->spec, shape_text(rival),
+                       rival->choice.n_tiers > 1 ? " over " : "",
+                       rival->choice.n_tiers > 1 ? rival->choice.codecs[0]->spec : "",
                        (unsigned)(DSC_NEAR_PPM * 100 / DSC_MILLION));
 }
 

@@ -188,6 +188,8 @@ static const char *refusal(const struct table *table, const struct dsc_codec *co
 {
     const struct dsc_question *const q = table->q;
 
+    if (q->codec != NULL)
+        return NULL;
     if (codec->sums_only && q->op != DSCOMM_SUM && q->op != DSCOMM_AVG)
         return "only for sum and avg";
     if ((q->banned & dsc_tuner_bit(codec)) != 0)
@@ -369,6 +371,8 @@ static dscomm_status_t add_all(struct table *table)
 
     DSC_TRY(dscomm_codec_parse("fp32", &table->fp32));
     DSC_TRY(dscomm_codec_parse("none", &none));
+    if (table->q->codec != NULL)
+        return add_codec(table, none, table->q->codec, 0);
     for (size_t i = 0; i < N_SPECS; i++) {
         const struct dsc_codec *codec = NULL;
 

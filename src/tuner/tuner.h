@@ -3,18 +3,21 @@
  * What a decision about a call is made from, and the decision. All of it is a pure function of
  * integers that are equal on all ranks, so that all ranks decide alike without talking.
  *
- *   rates.h rates.c rates_fields.c    what was measured: check, merge, bytes
- *   profile.h profile*.c fingerprint.c    the same in a file, and which machine it is of
- *   budget.c             which codecs an error budget admits
- *   load.h load.c        what a plan asks of links and CPUs
- *   cost.h cost.c        how long that takes
- *   options.c choose.c   the candidates with their cost; the one to take, and why
- *   explain.c explain_json.c    the whole table for people and for programs
+ *   rates.h rates.c rates_fields.c         what was measured: check, merge, bytes
+ *   profile.h profile*.c fingerprint.c     the same in a file, and which machine it is of
+ *   machine.h machine.c declared.c         machines to ask about: of a profile or a topology
+ *   budget.c                               which codecs an error budget admits
+ *   load.h load.c                          what a plan asks of links and CPUs
+ *   cost.h cost.c                          how long that takes
+ *   options.c choose.c                     the candidates with their cost; the one to take, and why
+ *   explain.c explain_json.c               the whole table for people and for programs
  */
 #ifndef DSC_TUNER_H
 #define DSC_TUNER_H
 
+#include "dscomm/tuner.h"
 #include "plan/plan.h"
+#include "tuner/machine.h"
 #include "tuner/profile.h"
 #include "tuner/rates.h"
 
@@ -70,6 +73,8 @@ struct dsc_question {
     dscomm_op_t op;
     bool feedback;
     struct dsc_budget budget;
+    /* The only candidate, whatever the budget; NULL: those of dsc_tuner_specs(). */
+    const struct dsc_codec *codec;
     uint64_t banned;                   /* bits of codecs, see dsc_tuner_bit() */
     uint32_t scale_ppm[DSC_MAX_TIERS]; /* wire times are so many millionths; 0: as measured */
 };
@@ -123,5 +128,18 @@ void dsc_tuner_pick(const struct dsc_question *question, const struct dsc_rates 
 /* Both steps. */
 dscomm_status_t dsc_tuner_choose(const struct dsc_question *question, const struct dsc_rates *rates,
                                  struct dsc_decision *decision_out);
+
+/* ---- the table ---- */
+
+struct dsc_explain {
+    const struct dsc_question *question;
+    const struct dsc_rates *rates;
+    const char *source;  /* where the rates are from, in words */
+    const char *missing; /* what is not known of the machine, "": nothing */
+};
+
+/* As dscomm_tuner_explain(), of any question. */
+dscomm_status_t dsc_explain_print(const struct dsc_explain *explain, dscomm_explain_format_t format,
+                                  FILE *out);
 
 #endif
