@@ -156,6 +156,29 @@ static uint64_t spin_ns(const struct dsc_bootstrap *boot, const struct settings 
     return s->env->spin_us * 1000;
 }
 
+/* Ranks on this one's host, and CPUs that one or the other of them may use. */
+static void count_host(struct dscomm_comm *comm, const struct dsc_bootstrap *boot)
+{
+    const struct dsc_peer_info *const self = &boot->peers[boot->rank];
+    uint8_t cpus[DSC_CPU_SET_BYTES] = { 0 };
+    int n_cpus = 0;
+
+    for (int r = 0; r < boot->n_ranks; r++) {
+        if (strcmp(boot->peers[r].host_id, self->host_id) != 0)
+            continue;
+        comm->ranks_per_host++;
+        for (size_t i = 0; i < sizeof(cpus); i++)
+            cpus[i] |= boot->peers[r].cpu_set[i];
+    }
+    for (size_t i = 0; i < sizeof(cpus); i++)
+        n_cpus += __builtin_popcount(cpus[i]);
+    /* sets are modulo their bits, or unknown: then what this rank may use is the better answer */
+    comm->cpus_per_host =
+        n_cpus == 8 * DSC_CPU_SET_BYTES || n_cpus < (int)self->n_cpus ? (int)self->n_cpus : n_cpus;
+    if (comm->cpus_per_host < 1)
+        comm->cpus_per_host = 1;
+}
+
 /* Follows from what is equal on all ranks, as both ends of a connection must have it alike. */
 static uint32_t fit_window(const struct dsc_bootstrap *boot, const struct settings *s,
                            size_t slot_bytes)
@@ -164,6 +187,22 @@ static uint32_t fit_window(const struct dsc_bootstrap *boot, const struct settin
     const size_t fits = SLOTS_BYTES_MAX / (2 * slot_bytes * n_peers);
 
     return (uint32_t)dsc_max_size(1, dsc_min_size(fits, (size_t)s->env->window));
+}
+
+/* Ranks on CPUs know each other's hosts. */
+static dscomm_status_t find_tiers(struct dscomm_comm *comm, const struct dsc_bootstrap *boot)
+{
+    struct dsc_tier_facts *const facts =
+        dsc_calloc(DSC_MEM_COMM, (size_t)boot->n_ranks, sizeof(*facts));
+    dscomm_status_t st;
+
+    if (facts == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "facts of %d ranks", boot->n_ranks);
+    for (int r = 0; r < boot->n_ranks; r++)
+        dsc_tier_facts_of(NULL, -1, boot->peers[r].host_id, &facts[r]);
+    st = dsc_tiers_build(facts, boot->n_ranks, "", &comm->tiers);
+    dsc_free(facts);
+    return st;
 }
 
 static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap *boot,
@@ -225,7 +264,10 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     settings_text(s, text, sizeof(text));
     st = dsc_bootstrap_join(id, &params, &boot);
     if (st == DSCOMM_OK) {
-        st = open_parts(comm, &boot, s);
+        count_host(comm, &boot);
+        st = find_tiers(comm, &boot);
+        if (st == DSCOMM_OK)
+            st = open_parts(comm, &boot, s);
         dsc_bootstrap_fini(&boot);
     }
     if (st < 0) {
@@ -275,6 +317,7 @@ dscomm_status_t dscomm_comm_destroy(dscomm_comm_t *comm)
     DSC_TRY(comm->backend->close(comm));
     dsc_group_forget(comm);
     dsc_free(comm->group.calls.args);
+    dsc_tiers_fini(&comm->tiers);
     dsc_free(comm->groups);
     dsc_free(comm);
     return DSCOMM_OK;

@@ -3,14 +3,15 @@
  * Inside of a communicator. comm.c makes and ends it, arguments.c checks calls, collectives.c hands
  * them to the backend, plans.c keeps plans by shape. host.c is the host backend; mismatch.c (what
  * ranks disagree on), notes.c (what ranks tell each other of a call), stream.c (the ordered queue),
- * batch.c and split.c are parts of it. The CUDA
- * backend is a library of its own, libdscomm_cuda.
+ * measure*.c (links and codecs for a tuner), batch.c and split.c are parts of it. The CUDA backend
+ * is a library of its own, libdscomm_cuda.
  */
 #ifndef DSC_COMM_H
 #define DSC_COMM_H
 
 #include "comm/turns.h"
 #include "exec/exec.h"
+#include "tuner/tuner.h"
 
 #define DSC_MAX_PLANS 256
 
@@ -131,8 +132,10 @@ struct dscomm_comm {
     char transport[16];          /* config.transport */
     size_t chunk_elems, min_chunk_elems;
     size_t oneshot_bytes;
-    enum dsc_algorithm algorithm; /* DSC_ALG_AUTO: by size */
-    int *groups;                  /* [n_tiers][n_ranks] or NULL for flat */
+    enum dsc_algorithm algorithm;      /* DSC_ALG_AUTO: by size */
+    int cpus_per_host, ranks_per_host; /* of this rank's host: CPUs that its ranks may use */
+    struct dsc_tiers tiers;
+    int *groups; /* [n_tiers][n_ranks] or NULL for flat */
     int n_tiers;
     const struct dsc_codec *tier_codecs[DSC_MAX_TIERS]; /* NULL: the call's */
     struct dsc_plan_entry plans[DSC_MAX_PLANS];
@@ -271,6 +274,36 @@ DSC_SHARED void dsc_comm_drop_plans(struct dscomm_comm *comm);
 DSC_SHARED dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers,
                                               const int *groups,
                                               const struct dsc_codec *const *codecs);
+
+/* ---- measure*.c: in a call's turn, collective, an error ends the communicator ---- */
+
+/* What to measure besides links. */
+struct dsc_measure_codec {
+    const struct dsc_codec *codec;
+    dscomm_dtype_t dtype;
+    bool feedback;
+};
+struct dsc_measure {
+    const struct dsc_measure_codec *codecs;
+    size_t n_codecs; /* at most DSC_SPEEDS_MAX */
+};
+
+/* All that a tuner looks at. Returns their number. */
+size_t dsc_measure_all(struct dsc_measure_codec codecs[DSC_SPEEDS_MAX]);
+/*
+ * Measures in about budget_ms. `what` and budget_ms are the same on all ranks, and so are the
+ * rates: the worst of all ranks. Codecs that the time was too short for are left out. Of one rank
+ * alone there are no links to measure.
+ */
+dscomm_status_t dsc_comm_measure(struct dscomm_comm *comm, const struct dsc_measure *what,
+                                 int budget_ms, struct dsc_rates *rates_out);
+/* Each rank's rates become the worst of all ranks, the same everywhere. */
+dscomm_status_t dsc_comm_merge_rates(struct dscomm_comm *comm, struct dsc_rates *rates);
+/* Every rank's n bytes. all: [n_ranks][n] */
+dscomm_status_t dsc_comm_gather(struct dscomm_comm *comm, const void *own, size_t n, uint8_t *all);
+/* Of this rank's machine and the communicator's settings. Not collective. */
+dscomm_status_t dsc_comm_fingerprint(const struct dscomm_comm *comm,
+                                     struct dsc_fingerprint *machine_out);
 
 /* ---- mismatch.c ---- */
 

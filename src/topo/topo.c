@@ -157,7 +157,8 @@ void dsc_topo_note(dscomm_topo_t *topo, const char *key, const char *fmt, ...)
     va_end(args);
     dsc_topo_copy(topo->notices[topo->n_notices], sizeof(topo->notices[0]), text, strlen(text));
     topo->notice_keys[topo->n_notices] = hash;
-    dsc_log_warn(TOPO, "%s", topo->notices[topo->n_notices]);
+    if (!topo->is_quiet)
+        dsc_log_warn(TOPO, "%s", topo->notices[topo->n_notices]);
     topo->n_notices++;
 }
 

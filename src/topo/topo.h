@@ -32,6 +32,7 @@ struct dsc_topo_host_sources {
     const char *sysfs;     /* folder that stands for /sys */
     const char *nvml;      /* library; NULL: none */
     const char *visible;   /* CUDA_VISIBLE_DEVICES; NULL: all */
+    bool quiet;            /* notices are kept, not logged */
 };
 
 dscomm_status_t dsc_topo_load_host(const struct dsc_topo_host_sources *sources,

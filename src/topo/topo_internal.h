@@ -48,6 +48,7 @@ struct dscomm_topo {
     char notices[DSC_TOPO_NOTICES_MAX][DSC_TOPO_NOTICE_BYTES];
     uint64_t notice_keys[DSC_TOPO_NOTICES_MAX];
     int n_notices;
+    bool is_quiet; /* they are not logged */
 };
 
 /* ---- topo.c ---- */

@@ -176,6 +176,7 @@ dscomm_status_t dsc_topo_load_host(const struct dsc_topo_host_sources *sources,
     dscomm_status_t st;
 
     DSC_TRY(dsc_topo_create(config, &topo));
+    topo->is_quiet = sources->quiet;
     DSC_TRY_GOTO(err, dsc_topo_read_hwloc(topo, sources->hwloc_xml));
     dsc_topo_read_sysfs(topo, sources->sysfs);
     DSC_TRY_GOTO(err, dsc_topo_read_nvml(topo, sources));

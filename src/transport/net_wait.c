@@ -202,6 +202,14 @@ static void sleep_on_bells(struct dsc_net *net, uint64_t timeout_ns)
     net->next_poll_ns = 0;
 }
 
+uint64_t dsc_net_set_spin(struct dsc_net *net, uint64_t spin_ns)
+{
+    const uint64_t before = net->params.spin_ns;
+
+    net->params.spin_ns = spin_ns;
+    return before;
+}
+
 void dsc_net_wait(struct dsc_net *net, uint64_t timeout_ns)
 {
     if ((net->error != DSCOMM_OK && !net->error_shown) || rang(net))

@@ -161,6 +161,9 @@ dscomm_status_t dsc_net_progress(struct dsc_net *net);
  */
 void dsc_net_wait(struct dsc_net *net, uint64_t timeout_ns);
 
+/* From now on waits spin so long first; returns how long they did. */
+uint64_t dsc_net_set_spin(struct dsc_net *net, uint64_t spin_ns);
+
 /*
  * Tells every connected peer, once, that this rank fails: an error message with text (status and
  * sender included), then only reports of others are passed on. Bounded to 100 ms; never fails.

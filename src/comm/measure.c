@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measuring a communicator's links, its codecs and what a call costs besides. Machines are noisy,
+ * so everything is a median of several short rounds; time is bounded, so rounds end early on slow
+ * links, on all ranks alike.
+ */
+#include "comm/measure.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DESCRIPTOR "measure"
+#define SMALL_ELEMS 16 /* a call whose elements cost nothing */
+/* A call of many operations whose elements cost next to nothing. */
+#define MANY_CHUNK_ELEMS 256
+#define MANY_CHUNKS 8
+#define CALLS_PER_ROUND 8
+
+uint64_t dsc_thread_cpu_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+uint64_t dsc_median(uint64_t *values, size_t n)
+{
+    if (n == 0)
+        return 0;
+    qsort(values, n, sizeof(*values), compare);
+    return values[n / 2];
+}
+
+uint64_t dsc_quartile(uint64_t *values, size_t n)
+{
+    if (n == 0)
+        return 0;
+    qsort(values, n, sizeof(*values), compare);
+    return values[n / 4];
+}
+
+/* ---- what ranks tell each other ---- */
+
+/* Bytes travel as float32, exactly, by an all-gather without codec. */
+dscomm_status_t dsc_comm_gather(struct dscomm_comm *comm, const void *own, size_t n, uint8_t *all)
+{
+    const size_t n_all = n * (size_t)comm->n_ranks;
+    float *const values = dsc_calloc(DSC_MEM_COMM, n_all, sizeof(*values));
+    float *const mine = values + (size_t)comm->rank * n;
+    const struct dsc_shape shape =
+        dsc_shape_make(DSC_ALL_GATHER, n, DSCOMM_FLOAT32, DSCOMM_SUM, NULL, false);
+    struct dsc_call call = { .send = mine, .recv = values };
+    struct dsc_plan_entry *entry;
+    dscomm_status_t st;
+
+    if (values == NULL)
+        return dsc_comm_fail(
+            comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "%zu bytes of %d ranks", n, comm->n_ranks),
+            -1);
+    for (size_t i = 0; i < n; i++)
+        mine[i] = (float)((const uint8_t *)own)[i];
+    st = dsc_comm_plan(comm, &shape, &entry);
+    if (st == DSCOMM_OK)
+        st = dsc_comm_execute(comm, entry, &call);
+    for (size_t i = 0; st == DSCOMM_OK && i < n_all; i++)
+        all[i] = (uint8_t)values[i];
+    dsc_free(values);
+    return st;
+}
+
+dscomm_status_t dsc_meter_agree(struct dsc_meter *m, uint64_t value, struct dsc_agreed *agreed_out)
+{
+    const size_t n = (size_t)m->comm->n_ranks;
+    uint64_t *const all = dsc_calloc(DSC_MEM_COMM, n, sizeof(*all));
+    dscomm_status_t st;
+
+    if (all == NULL)
+        return dsc_comm_fail(m->comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "a number per rank"),
+                             -1);
+    st = dsc_comm_gather(m->comm, &value, sizeof(value), (uint8_t *)all);
+    *agreed_out = (struct dsc_agreed){ 0 };
+    for (size_t r = 0; st == DSCOMM_OK && r < n; r++) {
+        if (all[r] > agreed_out->most)
+            agreed_out->most = all[r];
+        if (all[r] != 0 && (agreed_out->least == 0 || all[r] < agreed_out->least))
+            agreed_out->least = all[r];
+    }
+    dsc_free(all);
+    return st;
+}
+
+static dscomm_status_t merge_all(struct dscomm_comm *comm, const uint8_t *wires,
+                                 struct dsc_rates *rates)
+{
+    struct dsc_rates *const other = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*other));
+    dscomm_status_t st = DSCOMM_OK;
+
+    if (other == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "rates");
+    for (int r = 0; st == DSCOMM_OK && r < comm->n_ranks; r++) {
+        st = dsc_rates_wire_get(wires + (size_t)r * DSC_RATES_WIRE_BYTES, r, other);
+        if (st == DSCOMM_OK && r == 0)
+            *rates = *other;
+        else if (st == DSCOMM_OK)
+            st = dsc_rates_merge(rates, other);
+    }
+    dsc_free(other);
+    return st;
+}
+
+dscomm_status_t dsc_comm_merge_rates(struct dscomm_comm *comm, struct dsc_rates *rates)
+{
+    uint8_t own[DSC_RATES_WIRE_BYTES];
+    uint8_t *const all = dsc_calloc(DSC_MEM_COMM, (size_t)comm->n_ranks, sizeof(own));
+    dscomm_status_t st;
+
+    if (all == NULL)
+        return dsc_comm_fail(comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "rates of all ranks"), -1);
+    dsc_rates_wire_put(rates, own);
+    st = dsc_comm_gather(comm, own, sizeof(own), all);
+    if (st == DSCOMM_OK) {
+        st = merge_all(comm, all, rates);
+        if (st < 0)
+            st = dsc_comm_fail(comm, NULL, st, -1);
+    }
+    dsc_free(all);
+    return st;
+}
+
+/* ---- what a call costs besides its messages and elements ---- */
+
+struct call_cost {
+    uint64_t cpu_ns; /* of one call, its messages taken off */
+    uint32_t n_ops;
+};
+
+/* The tier that joins two ranks. */
+static int tier_between(const struct dscomm_comm *comm, int a, int b)
+{
+    for (int t = 0; t < comm->tiers.n_tiers; t++) {
+        const int *const group = comm->tiers.groups + (size_t)t * (size_t)comm->n_ranks;
+
+        if (group[a] == group[b])
+            return t;
+    }
+    return comm->tiers.n_tiers - 1;
+}
+
+static uint64_t messages_ns(const struct dsc_meter *m, const struct dscomm_plan *plan)
+{
+    uint64_t ns = 0;
+
+    for (int i = 0; i < plan->n_peers; i++)
+        ns += (uint64_t)(plan->n_tx[i] + plan->n_rx[i]) *
+              m->rates->tiers[tier_between(m->comm, m->comm->rank, plan->peers[i])].message_ns;
+    return ns;
+}
+
+static dscomm_status_t time_calls(struct dsc_meter *m, const struct dsc_shape *shape, float *vector,
+                                  struct call_cost *cost_out)
+{
+    uint64_t rounds[DSC_ROUNDS_MAX], off;
+    struct dsc_plan_entry *entry;
+    struct dsc_agreed agreed;
+
+    for (uint32_t i = 0; i < m->n_rounds; i++) {
+        uint64_t cpu;
+
+        DSC_TRY(dsc_meter_agree(m, 0, &agreed));
+        DSC_TRY(dsc_comm_plan(m->comm, shape, &entry));
+        cpu = dsc_thread_cpu_ns();
+        for (int k = 0; k < CALLS_PER_ROUND; k++) {
+            struct dsc_call call = { .send = vector, .recv = vector };
+
+            DSC_TRY(dsc_comm_execute(m->comm, entry, &call));
+        }
+        rounds[i] = (dsc_thread_cpu_ns() - cpu) / CALLS_PER_ROUND;
+    }
+    off = messages_ns(m, entry->plan);
+    cost_out->n_ops = entry->plan->n_ops;
+    cost_out->cpu_ns = dsc_median(rounds, m->n_rounds);
+    cost_out->cpu_ns -= dsc_min_u64(off, cost_out->cpu_ns);
+    return DSCOMM_OK;
+}
+
+static dscomm_status_t time_both(struct dsc_meter *m, float *vector, size_t many_elems)
+{
+    struct dsc_shape small =
+        dsc_shape_make(DSC_ALLREDUCE, SMALL_ELEMS, DSCOMM_FLOAT32, DSCOMM_SUM, NULL, false);
+    struct dsc_shape many = small;
+    struct call_cost a, b;
+    uint64_t op_ns;
+
+    small.choice.algorithm = DSC_ALG_ONE_SHOT;
+    many.count = many_elems;
+    many.choice.algorithm = DSC_ALG_TWO_SHOT;
+    many.choice.chunk_elems = MANY_CHUNK_ELEMS;
+    many.choice.n_tiers = 1;
+    DSC_TRY(time_calls(m, &small, vector, &a));
+    DSC_TRY(time_calls(m, &many, vector, &b));
+    op_ns =
+        b.cpu_ns > a.cpu_ns && b.n_ops > a.n_ops ? (b.cpu_ns - a.cpu_ns) / (b.n_ops - a.n_ops) : 0;
+    m->rates->op_ns = (uint32_t)dsc_min_u64(op_ns, 1000000);
+    m->rates->call_ns =
+        (uint32_t)dsc_min_u64(a.cpu_ns - dsc_min_u64(a.cpu_ns, a.n_ops * op_ns), 1000000000);
+    return DSCOMM_OK;
+}
+
+/* Without spinning: CPU time is work then. */
+static dscomm_status_t meter_calls(struct dsc_meter *m)
+{
+    const size_t n = (size_t)m->comm->n_ranks * MANY_CHUNK_ELEMS * MANY_CHUNKS;
+    float *const vector = dsc_calloc(DSC_MEM_COMM, n, sizeof(*vector));
+    uint64_t spin;
+    dscomm_status_t st;
+
+    if (vector == NULL)
+        return dsc_comm_fail(m->comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "%zu elements", n), -1);
+    spin = dsc_net_set_spin(m->comm->net, 0);
+    st = time_both(m, vector, n);
+    dsc_net_set_spin(m->comm->net, spin);
+    dsc_free(vector);
+    return st;
+}
+
+/* ---- all of it ---- */
+
+static dscomm_status_t measure(struct dsc_meter *m, const struct dsc_measure *what)
+{
+    if (m->comm->n_ranks > 1) {
+        DSC_TRY(dsc_meter_links(m, m->budget_ns * 2 / 5));
+        DSC_TRY(meter_calls(m));
+    }
+    DSC_TRY(dsc_meter_codecs(m, what, m->budget_ns * 3 / 10));
+    return dsc_comm_merge_rates(m->comm, m->rates);
+}
+
+dscomm_status_t dsc_comm_measure(struct dscomm_comm *comm, const struct dsc_measure *what,
+                                 int budget_ms, struct dsc_rates *rates_out)
+{
+    const uint64_t start = dsc_now_ns();
+    struct dsc_rates *const rates = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*rates));
+    struct dsc_meter m = { .comm = comm,
+                           .rates = rates,
+                           .budget_ns = (uint64_t)budget_ms * 1000000u,
+                           .n_rounds = budget_ms < 1000 ? 3 : DSC_ROUNDS_MAX,
+                           .hash = dsc_hash_text(DESCRIPTOR) };
+    dscomm_status_t st;
+
+    if (rates == NULL)
+        return dsc_comm_fail(comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "rates"), -1);
+    rates->version = DSC_RATES_VERSION;
+    rates->overlap = 1;
+    rates->cpus_per_host = (uint32_t)comm->cpus_per_host;
+    rates->ranks_per_host = (uint32_t)comm->ranks_per_host;
+    rates->n_tiers = (uint32_t)comm->tiers.n_tiers;
+    for (int t = 0; t < comm->tiers.n_tiers; t++)
+        rates->tiers[t].kind = (uint32_t)comm->tiers.kinds[t];
+    st = measure(&m, what);
+    if (st == DSCOMM_OK) {
+        *rates_out = *rates;
+        dsc_log_info(TUNE, "measured %u tiers and %u codecs in %.0f ms", rates->n_tiers,
+                     rates->n_speeds, (double)(dsc_now_ns() - start) / 1e6);
+    }
+    dsc_free(rates);
+    return st;
+}
+
+/* Most wanted first, should time or room end: those without feedback, of float32. */
+size_t dsc_measure_all(struct dsc_measure_codec codecs[DSC_SPEEDS_MAX])
+{
+    static const dscomm_dtype_t dtypes[] = { DSCOMM_FLOAT32, DSCOMM_BFLOAT16 };
+    size_t n_specs, n = 0;
+    const char *const *const specs = dsc_tuner_specs(&n_specs);
+
+    for (size_t k = 0; k < 2 * DSC_ARRAY_LEN(dtypes); k++)
+        for (size_t s = 0; s <= n_specs && n < DSC_SPEEDS_MAX; s++)
+            codecs[n++] = (struct dsc_measure_codec){ dscomm_codec(s < n_specs ? specs[s] : "fp32"),
+                                                      dtypes[k / 2], k % 2 != 0 };
+    return n;
+}
+
+/* ---- whose rates these are ---- */
+
+dscomm_status_t dsc_comm_fingerprint(const struct dscomm_comm *comm,
+                                     struct dsc_fingerprint *machine_out)
+{
+    char text[DSC_FINGERPRINT_VALUE_BYTES] = "";
+
+    DSC_TRY(dsc_fingerprint_host(machine_out));
+    for (int t = 0; t < comm->tiers.n_tiers; t++) {
+        const size_t used = strlen(text);
+
+        snprintf(text + used, sizeof(text) - used, "%s%s", t == 0 ? "" : "/",
+                 dsc_tier_kind_name((uint32_t)comm->tiers.kinds[t]));
+    }
+    dsc_fingerprint_set(machine_out, DSC_FINGERPRINT_TIERS, text);
+    snprintf(text, sizeof(text), "%d", comm->ranks_per_host);
+    dsc_fingerprint_set(machine_out, DSC_FINGERPRINT_RANKS_PER_HOST, text);
+    dsc_fingerprint_set(machine_out, DSC_FINGERPRINT_TRANSPORT, comm->transport);
+    snprintf(text, sizeof(text), "%d", comm->config.n_threads);
+    dsc_fingerprint_set(machine_out, DSC_FINGERPRINT_THREADS, text);
+    return DSCOMM_OK;
+}
