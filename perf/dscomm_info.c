@@ -12,6 +12,7 @@
 
 #include "codec/codec.h"
 #include "codec/kernels.h"
+#include "info_profile.h"
 #include "info_topo.h"
 #include "transport/transport.h"
 
@@ -217,11 +218,14 @@ static int act(int option)
 {
     switch (option) {
     case 'h':
-        printf("Usage: dscomm_info [--env | --env-md | --topo ... | --version | --help]\n\n"
+        printf("Usage: dscomm_info [--env | --env-md | --topo ... | --profile [FILE...] | "
+               "--version | --help]\n\n"
                "Without options: version, CPU, codecs, transports, interfaces, topology,\n"
                "environment.\n"
                "  --env      every DSCOMM_* variable: default, range, meaning\n"
                "  --env-md   the same as Markdown (docs/env.md)\n"
+               "  --profile  what profiles of measured rates say and whether they fit this\n"
+               "             machine: those of files, or all that link_perf has written\n"
                "  --topo     this host's topology, or a file's: --topo --help\n"
                "  --version  the version alone\n"
                "Exit code: 0, 1 a bad variable is set, 2 a bad option.\n");
@@ -244,14 +248,17 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--topo") == 0)
         return info_topo(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "--profile") == 0)
+        return info_profile(argc - 1, argv + 1);
     opterr = 0;
     const int option = getopt_long(argc, argv, "h", options, NULL);
 
     if (option == '?' || optind < argc) {
-        (void)fprintf(stderr,
-                      "dscomm_info: %s: not known, allowed: --env --env-md --topo --version "
-                      "--help\n",
-                      argv[option == '?' ? optind - 1 : optind]);
+        (void)fprintf(
+            stderr,
+            "dscomm_info: %s: not known, allowed: --env --env-md --profile --topo --version "
+            "--help\n",
+            argv[option == '?' ? optind - 1 : optind]);
         return EXIT_USAGE;
     }
     return option == -1 ? print_all() : act(option);

@@ -37,6 +37,14 @@ struct launch {
     struct page *page;
 };
 
+uint64_t perf_now_ns(void)
+{
+    struct timespec ts;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
 bool perf_launcher_present(const char **variable_out)
 {
     static const char *const names[] = { "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
