@@ -18,10 +18,16 @@ static const char *const specs[] = {
 
 #define N_SPECS DSC_ARRAY_LEN(specs)
 
-/* Elements; the first is what a communicator takes by itself. Multiples of DSC_PIECE_ALIGN. */
-static const size_t chunks[] = { 64256, 32256, 262144, 8192 };
+#define CHUNK_LARGEST 262144
 
-#define CHUNKS_MAX 128             /* of a rank's largest message; more never help */
+/* Elements, in the order of preference. Multiples of DSC_PIECE_ALIGN. */
+static const size_t chunks[] = { 64256, 32256, CHUNK_LARGEST, 16128, 8192 };
+
+/* What communicators like messages to take at most: two TCP segments of 64 KiB, docs/perf.md. */
+#define MESSAGE_BYTES (128u << 10)
+
+#define CHUNKS_MAX 1024            /* of a rank's largest piece */
+#define SMALL_CHUNKS_MAX 128       /* the same of chunks smaller than the usual ones */
 #define ONE_SHOT_ELEMS (64u << 20) /* of all ranks together: more is never cheapest, nor fits */
 #define ONE_SHOT_RANKS 64
 #define MEMBERS_MAX 8 /* ranks looked at: one of each kind */
@@ -102,7 +108,7 @@ struct cached {
     int n;
 };
 
-#define CACHED_MAX 32
+#define CACHED_MAX 64
 
 struct table {
     const struct dsc_question *q;
@@ -152,7 +158,8 @@ static dscomm_status_t find_loads(struct table *table, const struct shape *shape
             *cached_out = &table->cache[i];
             return DSCOMM_OK;
         }
-    DSC_ASSERT(table->n_cached < CACHED_MAX);
+    if (table->n_cached == CACHED_MAX)
+        return dsc_fail(DSCOMM_ERR_LIMIT, "more than %d shapes of plans", CACHED_MAX);
     fresh = &table->cache[table->n_cached++];
     fresh->shape = *shape;
     for (; fresh->n < table->kinds.n; fresh->n++) {
@@ -320,7 +327,20 @@ static bool is_chunk_useful(size_t piece, size_t i)
                 return false;
         return true;
     }
-    return piece / chunks[i] <= CHUNKS_MAX || chunks[i] == 262144;
+    return chunks[i] == CHUNK_LARGEST ||
+           piece / chunks[i] <= (i < 2 ? CHUNKS_MAX : SMALL_CHUNKS_MAX);
+}
+
+/* Order of preference of chunk i: the first two change places where the first is too long. */
+static uint32_t chunk_rank(const struct table *table, const struct dsc_codec *inner,
+                           const struct dsc_codec *codec, size_t i)
+{
+    size_t bytes = dsc_codec_message_bytes(dsc_codec_resolve(codec, table->q->dtype), chunks[0]);
+
+    if (inner != NULL)
+        bytes = dsc_max_size(
+            bytes, dsc_codec_message_bytes(dsc_codec_resolve(inner, table->q->dtype), chunks[0]));
+    return (uint32_t)(i < 2 && bytes > MESSAGE_BYTES ? 1 - i : i);
 }
 
 static dscomm_status_t add_chunks(struct table *table, struct shape shape,
@@ -341,7 +361,8 @@ static dscomm_status_t add_chunks(struct table *table, struct shape shape,
         if (is_repeated)
             continue;
         shape.chunk_elems = chunks[i];
-        DSC_TRY(add_option(table, &shape, inner, codec, preference + (uint32_t)i));
+        DSC_TRY(add_option(table, &shape, inner, codec,
+                           preference + chunk_rank(table, inner, codec, i)));
     }
     return DSCOMM_OK;
 }

@@ -473,6 +473,32 @@ TEST(Tuner, WhatMayNotBeChosen)
     EXPECT_EQ(dsc_tuner_bit(dscomm_codec("int8:block=16")), 0u);
 }
 
+/* Of chunks that cost the same the one whose messages are two TCP segments. */
+TEST(Tuner, ChunksByTheLengthOfMessages)
+{
+    struct dsc_rates rates = plain_rates(1000000000);
+
+    struct dsc_question q = plain_question(2, 1 << 24);
+    EXPECT_EQ(choose(q, rates).option.choice.chunk_elems, 64256u);
+    q.budget.name = DSC_BUDGET_EXACT;
+    EXPECT_EQ(choose(q, rates).option.choice.chunk_elems, 32256u);
+}
+
+/* What a program asks about one codec, candidates or not. */
+TEST(Tuner, OneCodecAlone)
+{
+    struct dsc_question q = question_of(8, {}, kElems, "exact");
+    const struct dsc_rates rates = seed_rates(kSeed[2], 200);
+
+    q.codec = dscomm_codec("int8");
+    for (const struct dsc_option &o : options_of(q, rates))
+        EXPECT_EQ(spec_of(o), "int8");
+    EXPECT_EQ(chosen(q, rates), "int8");
+    q.codec = dscomm_codec("int8:block=16");
+    EXPECT_NE(std::string(choose(q, rates).reason).find("the speed of int8:block=16 is not known"),
+              std::string::npos);
+}
+
 TEST(Tuner, OneRankOrNoElements)
 {
     const struct dsc_rates rates = plain_rates(1000);
