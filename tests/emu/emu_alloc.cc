@@ -197,9 +197,15 @@ cudaError_t dev_free(void *p)
 }
 
 // ---- checks ----
+static const uintptr_t null_page = 4096; // NULL, or a member of what is at NULL
+
 // For copies and memsets issued by the host: a device range lies inside one allocation.
 cudaError_t check_range(const void *p, size_t n, const char *what)
 {
+    if (n && reinterpret_cast<uintptr_t>(p) < null_page) {
+        emu_report("%s: NULL (%p), %zu bytes", what, p, n);
+        return cudaErrorInvalidValue;
+    }
     if (!n || !in_window(p))
         return cudaSuccess;
     std::lock_guard<std::mutex> l(memory_lock);

@@ -40,6 +40,32 @@ TEST(Memory, AsynchronousAllocation)
     CUDA_FAILS(cudaErrorInvalidValue, cudaMemcpy(row, p, 4, cudaMemcpyDeviceToHost));
 }
 
+TEST(Memory, CopiesAndMemsetsOfNull)
+{
+    Stream a;
+    Device<int> d(n);
+    int row[n] = {};
+    cudaGraph_t graph;
+    cudaGraphNode_t node;
+
+    CUDA_FAILS(cudaErrorInvalidValue, cudaMemcpy(d.p, nullptr, bytes, cudaMemcpyHostToDevice));
+    CUDA_FAILS(cudaErrorInvalidValue, cudaMemcpy(nullptr, d.p, bytes, cudaMemcpyDeviceToHost));
+    CUDA_FAILS(cudaErrorInvalidValue,
+               cudaMemcpyAsync(d.p, nullptr, bytes, cudaMemcpyDeviceToDevice, a));
+    CUDA_FAILS(cudaErrorInvalidValue, cudaMemcpyAsync(nullptr, row, bytes, cudaMemcpyDefault, a));
+    CUDA_FAILS(cudaErrorInvalidValue, cudaMemsetAsync(nullptr, 0, bytes, a));
+    // the member of a structure that is not there
+    CUDA_FAILS(cudaErrorInvalidValue,
+               cudaMemcpy(d.p, reinterpret_cast<void *>(64), bytes, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaGraphCreate(&graph, 0));
+    CUDA_FAILS(cudaErrorInvalidValue, cudaGraphAddMemcpyNode1D(&node, graph, nullptr, 0, d.p,
+                                                               nullptr, bytes, cudaMemcpyDefault));
+    CUDA_OK(cudaGraphDestroy(graph));
+    CUDA_OK(cudaMemcpy(d.p, nullptr, 0, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMemcpy(d.p, row, bytes, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaStreamSynchronize(a));
+}
+
 TEST(Memory, TwoDimensionalCopy)
 {
     Stream a;
