@@ -42,7 +42,7 @@ function(dsc_emu_test name)
     if(NOT arg_MODES)
         set(arg_MODES fwd rev rand lazy)
     endif()
-    add_dependencies(${arg_PROGRAM} emu_cudart emu_nccl emu_nvml ${arg_MODULES}) # found at run time
+    add_dependencies(${arg_PROGRAM} emu_cudart emu_nccl fake_nvml ${arg_MODULES}) # found at run time
     foreach(mode IN LISTS arg_MODES)
         dsc_test_command(${name}_${mode} COMMAND $<TARGET_FILE:${arg_PROGRAM}>
                          LABELS emu ${arg_LABELS} TIMEOUT ${arg_TIMEOUT})

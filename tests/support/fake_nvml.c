@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stands for NVIDIA's management library in tests. FAKE_NVML describes its GPUs, separated by |:
- *     BUS SM [COUNTxTARGET ...]        TARGET: a bus id, "switch" (behind a fabric manager) or "?"
- * Unset: initialization fails, as without a driver.
+ * libnvidia-ml.so.1 in tests: the functions that DSComm uses. FAKE_NVML describes its GPUs,
+ * separated by |: BUS SM [COUNTxTARGET ...]        TARGET: a bus id, "switch" (behind a fabric
+ * manager) or "?" Unset: on the emulated runtime (CUDAEMU_KERNELS) its devices, each with
+ * CUDAEMU_NVLINKS links to a switch; elsewhere initialization fails, as without a driver.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,16 +55,47 @@ static void take_word(struct gpu *gpu, int i, const char *word)
             memcpy(gpu->target[gpu->n_links++], target, sizeof(target));
 }
 
+static int number_in(const char *variable, int otherwise)
+{
+    const char *const text = getenv(variable);
+
+    return text != NULL && text[0] != '\0' ? (int)strtol(text, NULL, 10) : otherwise;
+}
+
+/* The devices of tests/emu, with its defaults and bus ids. */
+static void describe_emulated(char *text, size_t bytes)
+{
+    const int n = number_in("CUDAEMU_DEVICES", 2), n_links = number_in("CUDAEMU_NVLINKS", 0);
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < n && i < GPUS_MAX && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "0000:%02X:00.0 90 %dxswitch|",
+                                 (unsigned)(0x10 * (i + 1)) & 0xffu, n_links);
+}
+
+/* False: there is no driver. */
+static bool describe(char *text, size_t bytes)
+{
+    const char *const given = getenv("FAKE_NVML");
+
+    if (given != NULL)
+        (void)snprintf(text, bytes, "%s", given);
+    else if (getenv("CUDAEMU_KERNELS") != NULL)
+        describe_emulated(text, bytes);
+    else
+        return false;
+    return true;
+}
+
 int nvmlInit_v2(void)
 {
-    const char *const text = getenv("FAKE_NVML");
     char copy[4096], *rest = copy, *part;
 
     n_gpus = 0;
     memset(gpus, 0, sizeof(gpus));
-    if (text == NULL)
+    if (!describe(copy, sizeof(copy)))
         return NO_DRIVER;
-    (void)snprintf(copy, sizeof(copy), "%s", text);
     while ((part = strsep(&rest, "|")) != NULL && n_gpus < GPUS_MAX) {
         int i = 0;
 
