@@ -20,6 +20,8 @@
 #define LEAVE_WAIT_NS 10000000000u
 #define TELL_WAIT_NS 1000000000u
 
+_Static_assert(sizeof(struct dsc_two_shot_card) <= DSC_AGREE_BYTES, "a card is a record");
+
 /* ---- what is possible ---- */
 
 /* Of a rank; from a peer, and only compared. */

@@ -233,6 +233,7 @@ dscomm_status_t dsc_cuda_prepare(struct dscomm_comm *comm, struct dsc_plan_entry
     dscomm_status_t st;
 
     dsc_cuda_sweep(cc);
+    dsc_direct_sweep(cc);
     if (run == NULL) {
         st = dsc_fail(DSCOMM_ERR_NO_MEMORY, "a plan's state");
         return dsc_cuda_agree(cc, st, entry->plan->descriptor);
@@ -283,7 +284,6 @@ void dsc_cuda_sweep(struct dsc_cuda_comm *cc)
             dsc_direct_leave(run);
         else
             dsc_cuda_destroy_run(run);
-    dsc_direct_sweep(cc);
 }
 
 /* ---- the caller's graphs ---- */

@@ -2,7 +2,7 @@
 /*
  * Which ranks run calls as one kernel, with ranks as processes: their settings, hosts, GPUs and
  * links, and what happens if one of them has no memory for it or dies. Without arguments this
- * starts itself as three ranks, once per situation.
+ * starts itself as several ranks, once per situation.
  */
 #include <gtest/gtest.h>
 
@@ -19,7 +19,6 @@
 
 namespace {
 
-constexpr int kRanks = 3;
 constexpr size_t kCount = 20011;
 
 /* What a rank's environment is, and what it is to log. */
@@ -95,6 +94,7 @@ bool log_has(const char *text)
 }
 
 struct Rank {
+    int n_ranks = 3;
     dscomm_comm_t *comm = nullptr;
     cudaStream_t stream = nullptr;
     ncclComm_t nccl = nullptr;
@@ -112,7 +112,7 @@ int join(int rank, const char *id, int timeout_ms, Rank *out)
     NEED(cudaSetDevice(rank) == cudaSuccess);
     NEED(cudaStreamCreateWithFlags(&out->stream, cudaStreamNonBlocking) == cudaSuccess);
     NEED(cudaMalloc((void **)&out->device, kCount * sizeof(float)) == cudaSuccess);
-    NEED(ncclCommInitRank(&out->nccl, kRanks, unique, rank) == ncclSuccess);
+    NEED(ncclCommInitRank(&out->nccl, out->n_ranks, unique, rank) == ncclSuccess);
     NEED(dscomm_comm_create_nccl(out->nccl, &config, &out->comm) == DSCOMM_OK);
     return 0;
 }
@@ -128,14 +128,15 @@ int leave(int rank, const Rank &me, bool has_failed)
 dscomm_status_t call(const Rank &me)
 {
     return dscomm_allreduce_compressed(me.device, me.device, kCount, DSCOMM_FLOAT32, DSCOMM_SUM,
-                                       dscomm_codec("int8"), nullptr, me.comm,
+                                       dscomm_codec("mxint8"), nullptr, me.comm,
                                        dscomm_cuda_stream(me.stream));
 }
 
-/* Inputs are rank + 1 everywhere: the sum of 3 ranks is 6 and has codes without error. */
+/* Inputs are rank + 1 everywhere, which has codes without error, as the sum has. */
 int make_calls(int rank, const Rank &me, int n)
 {
     const std::vector<float> mine(kCount, (float)(rank + 1));
+    const float sum = (float)(me.n_ranks * (me.n_ranks + 1) / 2);
     std::vector<float> out(kCount);
 
     for (int i = 0; i < n; i++) {
@@ -145,15 +146,16 @@ int make_calls(int rank, const Rank &me, int n)
         NEED(cudaStreamSynchronize(me.stream) == cudaSuccess);
         NEED(cudaMemcpy(out.data(), me.device, kCount * sizeof(float), cudaMemcpyDeviceToHost) ==
              cudaSuccess);
-        NEED(out == std::vector<float>(kCount, 6.0f));
+        NEED(out == std::vector<float>(kCount, sum));
     }
     return 0;
 }
 
-int rank_in(const Situation &s, int rank, const char *id)
+int rank_in(const Situation &s, int rank, int n_ranks, const char *id)
 {
     Rank me;
 
+    me.n_ranks = n_ranks;
     for (const auto &variable : s.environment)
         setenv(variable.first, variable.second, 1);
     if (rank == 2)
@@ -165,6 +167,17 @@ int rank_in(const Situation &s, int rank, const char *id)
     NEED(log_has("as one kernel of") == s.is_direct);
     NEED(!log_has("ERROR"));
     return leave(rank, me, false);
+}
+
+/* It is a setting that all share. */
+int rank_that_differs(int rank, const char *id)
+{
+    Rank me;
+
+    setenv("DSCOMM_CUDA_DIRECT", rank == 2 ? "auto" : "1", 1);
+    NEED(join(rank, id, 20000, &me) != 0);
+    NEED(strstr(dscomm_last_error(), "cuda_direct: rank 0 has 1, rank 2 has auto"));
+    return 0;
 }
 
 /* Rank 1 is killed, or stays away, before its third call. */
@@ -189,38 +202,51 @@ int rank_with_loss(int rank, const char *id, bool dies)
     return leave(rank, me, true);
 }
 
-int rank_main(int rank, const char *id, const char *mode)
+int rank_main(int rank, const char *id, const char *mode, int n_ranks)
 {
     setenv("DSCOMM_LOG_LEVEL", "info", 1);
     dscomm_set_log(keep_line, nullptr);
     for (const Situation &s : situations)
         if (strcmp(s.name, mode) == 0) {
-            const int rc = rank_in(s, rank, id);
+            const int rc = rank_in(s, rank, n_ranks, id);
 
             if (rc != 0)
                 fprintf(stderr, "rank %d has logged:\n%s", rank, log_text.c_str());
             return rc;
         }
+    if (strcmp(mode, "differ") == 0)
+        return rank_that_differs(rank, id);
     return rank_with_loss(rank, id, strcmp(mode, "dies") == 0);
 }
 
-std::vector<int> run_ranks(const char *mode)
+std::vector<int> run_ranks(const char *mode, int n_ranks = 3)
 {
     ncclUniqueId id;
 
     EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-    return processes::run_ranks(kRanks, { nccl_id::to_hex(id), mode });
+    return processes::run_ranks(n_ranks, { nccl_id::to_hex(id), mode, std::to_string(n_ranks) });
 }
 
 class Situations : public testing::TestWithParam<Situation> {};
 
 TEST_P(Situations, choose_alike_on_all_ranks)
 {
-    EXPECT_EQ(run_ranks(GetParam().name), std::vector<int>(kRanks, 0));
+    EXPECT_EQ(run_ranks(GetParam().name), std::vector<int>(3, 0));
 }
 
 INSTANTIATE_TEST_SUITE_P(all, Situations, testing::ValuesIn(situations),
                          [](const auto &info) { return std::string(info.param.name); });
+
+TEST(Ranks, that_differ)
+{
+    EXPECT_EQ(run_ranks("differ"), std::vector<int>(3, 0));
+}
+
+TEST(Ranks, of_any_number)
+{
+    for (int n = 2; n <= 8; n++)
+        EXPECT_EQ(run_ranks("on", n), std::vector<int>((size_t)n, 0)) << n << " ranks";
+}
 
 TEST(Loss, of_a_rank_that_dies)
 {
@@ -229,15 +255,15 @@ TEST(Loss, of_a_rank_that_dies)
 
 TEST(Loss, of_a_rank_that_stays_away)
 {
-    EXPECT_EQ(run_ranks("stays_away"), std::vector<int>(kRanks, 0));
+    EXPECT_EQ(run_ranks("stays_away"), std::vector<int>(3, 0));
 }
 
 } // namespace
 
 int main(int argc, char **argv)
 {
-    if (argc == 5 && strcmp(argv[1], "--rank") == 0)
-        return rank_main(atoi(argv[2]), argv[3], argv[4]);
+    if (argc == 6 && strcmp(argv[1], "--rank") == 0)
+        return rank_main(atoi(argv[2]), argv[3], argv[4], atoi(argv[5]));
     testing::InitGoogleTest(&argc, argv);
     return RUN_ALL_TESTS();
 }
