@@ -141,6 +141,8 @@ static nccl_result_t tcp_isend(void *send_comm, void *data, size_t bytes, int ta
     begun = begin_request(comm, data, bytes);
     if (begun == NULL)
         return tcp_send_progress(comm);
+    begun->stripes = comm->n_unsent < comm->n_socks ? comm->n_socks : 1;
+    comm->n_unsent++;
     begun->ordered = net_lines_kind(data, bytes) != NET_LINES_NONE;
     *request = begun;
     return tcp_send_progress(comm);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private to plugin/net_tcp*.c. A connection is 1 to 16 sockets in one direction. Message number s
- * begins on socket s % n with its header; it is cut into stripes, the j-th goes to socket
+ * begins on socket s % n with its header; it may be cut into stripes, the j-th goes to socket
  * (s + j) % n. Both ends know the order of everything on every socket, so no stripe has a header.
+ * Where enough messages are under way to keep all sockets busy, each goes whole: fewer calls.
  *
- *     header: | bytes u64 | sequence u32 | flags u8 | 0 u8[3] |   little endian
+ *     header: | bytes u64 | sequence u32 | flags u8 | stripes at most u8 | 0 u16 |   little endian
  *
  *     3 sockets, 2 stripes        socket 0   h0 0.0 | 2.1    | h3 3.0
  *     per message:                socket 1   0.1    | h1 1.0 | 3.1
@@ -30,6 +31,7 @@ struct tcp_request {
     uint8_t *data;
     size_t bytes; /* of the message; of a receive its room until the header is there */
     size_t left;  /* bytes that have not been moved, the header's included */
+    int stripes;  /* at most; of a receive when the header is there */
     bool used;
     bool started; /* receive: the header is there */
     bool ordered; /* receive: publish in order */
@@ -54,6 +56,7 @@ struct tcp_comm {
     int n_socks;
     nccl_result_t failed; /* NCCL_SUCCESS: it works */
     uint64_t next_seq;    /* of the next isend() or irecv() */
+    int n_unsent;         /* sending: messages of which something is left */
     uint64_t retry_ns;    /* sending: sockets were full; not before */
     struct tcp_request requests[NCCL_REQUESTS_MAX];
     struct tcp_sock socks[TCP_SOCKS_MAX];
@@ -67,13 +70,12 @@ struct tcp_part {
     size_t bytes;  /* of the stripe */
 };
 
-/* Whether the socket has the message's header does not depend on `bytes`. */
 static inline struct tcp_part tcp_part_of(const struct tcp_comm *comm, int sock, uint64_t seq,
-                                          size_t bytes)
+                                          const struct tcp_request *request)
 {
-    const size_t n = (size_t)comm->n_socks;
-    const size_t unit =
-        dsc_round_up(dsc_max_size(dsc_ceil_div(bytes, n), TCP_STRIPE_MIN), TCP_STRIPE_ALIGN);
+    const size_t n = (size_t)comm->n_socks, bytes = request->bytes;
+    const size_t share = dsc_ceil_div(bytes, (size_t)request->stripes);
+    const size_t unit = dsc_round_up(dsc_max_size(share, TCP_STRIPE_MIN), TCP_STRIPE_ALIGN);
     const size_t stripe = ((size_t)sock + n - (size_t)(seq % n)) % n;
     const size_t offset = dsc_min_size(stripe * unit, bytes);
 

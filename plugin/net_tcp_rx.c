@@ -56,9 +56,11 @@ static nccl_result_t take_header(struct tcp_comm *comm, struct tcp_sock *sock,
     const uint8_t *const header = sock->buf + sock->begin;
     const uint64_t bytes = dsc_get_u64(header);
     const uint32_t seq = dsc_get_u32(header + 8);
-    const uint32_t flags = dsc_get_u32(header + 12);
+    const uint32_t flags = header[12];
+    const int stripes = header[13];
 
-    if (seq != (uint32_t)sock->at.seq || (flags & ~TCP_FLAG_LINES) != 0)
+    if (seq != (uint32_t)sock->at.seq || (flags & ~TCP_FLAG_LINES) != 0 || stripes < 1 ||
+        stripes > comm->n_socks)
         return tcp_fail(comm, NCCL_REMOTE_ERROR, "sent a header that makes no sense");
     if (bytes > request->bytes)
         return tcp_fail(comm, NCCL_INVALID_USAGE,
@@ -69,6 +71,7 @@ static nccl_result_t take_header(struct tcp_comm *comm, struct tcp_sock *sock,
     sock->at.done = TCP_HEADER_BYTES;
     request->bytes = bytes;
     request->left = bytes;
+    request->stripes = stripes;
     request->started = true;
     request->ordered = request->ordered || (flags & TCP_FLAG_LINES) != 0;
     return NCCL_SUCCESS;
@@ -155,7 +158,7 @@ static nccl_result_t receive_socket(struct tcp_comm *comm, int index, bool *move
             result = receive_header(comm, sock, request, &waits);
             *moved = *moved || !waits;
         } else {
-            const struct tcp_part part = tcp_part_of(comm, index, sock->at.seq, request->bytes);
+            const struct tcp_part part = tcp_part_of(comm, index, sock->at.seq, request);
 
             if (sock->at.done < part.header + part.bytes)
                 result = receive_part(comm, sock, request, &part, &waits);

@@ -20,7 +20,8 @@ static void put_header(uint8_t header[TCP_HEADER_BYTES], const struct tcp_reques
 {
     dsc_put_u64(header, request->bytes);
     dsc_put_u32(header + 8, (uint32_t)seq);
-    dsc_put_u32(header + 12, request->ordered ? TCP_FLAG_LINES : 0);
+    dsc_put_u32(header + 12,
+                (request->ordered ? TCP_FLAG_LINES : 0) | (uint32_t)request->stripes << 8);
 }
 
 /* Sends what is left of the part. True: all of it is gone. */
@@ -47,6 +48,7 @@ static nccl_result_t send_part(struct tcp_comm *comm, struct tcp_sock *sock,
                    : tcp_fail_socket(comm, moved, errno);
     sock->at.done += (size_t)moved;
     request->left -= (size_t)moved;
+    comm->n_unsent -= request->left == 0;
     *gone = sock->at.done == part->header + part->bytes;
     return NCCL_SUCCESS;
 }
@@ -58,7 +60,7 @@ static nccl_result_t send_socket(struct tcp_comm *comm, int index, bool *full)
 
     while (sock->at.seq < comm->next_seq) {
         struct tcp_request *const request = tcp_request_of(comm, sock->at.seq);
-        const struct tcp_part part = tcp_part_of(comm, index, sock->at.seq, request->bytes);
+        const struct tcp_part part = tcp_part_of(comm, index, sock->at.seq, request);
         bool gone = true;
 
         if (part.header + part.bytes > sock->at.done) {
