@@ -43,6 +43,14 @@ nccl_result_t net_finalize(struct net_ctx *ctx);
  */
 const struct nccl_net_v12 *net_chosen(void);
 
+/*
+ * What ranks must have in common for their tuners to agree, as a text that starts with a hash: of
+ * the files that the tuner reads. Set by the first net_init().
+ */
+const char *net_tuner_text(void);
+/* The peer's is another one: one warning per process. */
+void net_tuner_compare(const char *peer_text, const char *peer);
+
 /* ---- net_log.c: NCCL's logger is the only log ---- */
 
 void net_log_set(nccl_logger_t *logger);

@@ -8,10 +8,51 @@
 #include <string.h>
 
 #include "net.h"
+#include "tuner.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(const struct nccl_net_v12 *) chosen;
 static int n_users; /* contexts, under the lock */
+
+static char tuner_text[128]; /* written under the lock, before `chosen` */
+static _Atomic bool tuner_told;
+
+const char *net_tuner_text(void)
+{
+    return tuner_text;
+}
+
+void net_tuner_compare(const char *peer_text, const char *peer)
+{
+    if (strncmp(peer_text, tuner_text, strcspn(tuner_text, " ") + 1) == 0 ||
+        atomic_exchange(&tuner_told, true))
+        return;
+    net_warn(NET_NAME ": tuner files differ: %s here, %s at %s; ranks may choose differently and "
+                      "hang: use the same NCCL_TUNER_CONFIG_FILE and DSCOMM_PROFILE on all hosts",
+             tuner_text, peer_text, peer);
+}
+
+static void make_tuner_text(void)
+{
+    struct tuner_config config;
+
+    tuner_config_read(&config);
+    snprintf(tuner_text, sizeof(tuner_text), "%016llx %s", (unsigned long long)config.hash,
+             config.names);
+    tuner_config_free(&config);
+}
+
+/* Nothing is wrong with LL128 over this net as far as tests on CPUs go; no GPU has polled it yet.
+ */
+static void warn_of_ll128(void)
+{
+    const char *const protocols = dsc_env_launcher("NCCL_PROTO");
+
+    if (protocols != NULL && protocols[0] != '^' && strcasestr(protocols, "LL128") != NULL)
+        net_warn(NET_NAME
+                 ": NCCL_PROTO asks for LL128, which has not been tried on a GPU over this "
+                 "network");
+}
 
 const struct nccl_net_v12 *net_chosen(void)
 {
@@ -63,6 +104,10 @@ static nccl_result_t start(void)
     result = net->init(&unused, 0, NULL, NULL, NULL);
     if (result != NCCL_SUCCESS)
         return result;
+    if (net_chosen() == NULL) {
+        make_tuner_text();
+        warn_of_ll128();
+    }
     atomic_store_explicit(&chosen, net, memory_order_release);
     say_what_is_used(net, env);
     return NCCL_SUCCESS;

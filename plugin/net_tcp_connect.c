@@ -145,6 +145,7 @@ static struct dsc_hello own_hello(uint64_t id, int index, int n_socks)
                                .n_slots = TCP_WIRE_VERSION };
 
     memcpy(hello.transport, transport_name, sizeof(transport_name));
+    snprintf(hello.detail, sizeof(hello.detail), "%s", net_tuner_text());
     return hello;
 }
 
@@ -166,6 +167,7 @@ static nccl_result_t check_hello(const struct dsc_hello *peer, const char *text)
                  peer->index, peer->n_socks, TCP_SOCKS_MAX);
         return NCCL_REMOTE_ERROR;
     }
+    net_tuner_compare(peer->detail, text);
     return NCCL_SUCCESS;
 }
 

@@ -35,7 +35,7 @@ struct net_test {
     void (*run)(void);
 };
 extern const struct net_test connect_cases[], data_cases[], end_cases[], lines_cases[],
-    load_cases[];
+    load_cases[], tuner_cases[];
 
 #define CHECK(cond, ...)                                          \
     do {                                                          \
