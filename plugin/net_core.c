@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "net.h"
-#include "tuner.h"
+#include "tuner_plugin.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(const struct nccl_net_v12 *) chosen;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tuner's files: rows in NCCL's CSV, and this project's profile for the network's latency. */
-#include "tuner.h"
+#include "tuner_plugin.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "net.h"
-#include "tuner.h"
+#include "tuner_plugin.h"
 
 #define TUNER_EXPORT __attribute__((visibility("default")))
 
