@@ -59,6 +59,7 @@ struct perf_args {
     const char *codecs[PERF_MAX_CODECS]; /* texts, borrowed from argv */
     int n_codecs;
     const char *transport;
+    const char *algorithm; /* NULL: DSCOMM_ALGORITHM */
     const char *data;      /* "normal", "lm", "cnn" or "file:PATH" */
     const char *json_path; /* NULL: none */
 };
@@ -268,6 +269,7 @@ struct perf_report {
     const struct perf_collective *coll;
     int n_ranks;
     const char *data_text;          /* borrowed */
+    const char *tiers;              /* borrowed */
     const char *caveat;             /* static; NULL: none */
     char (*lines)[PERF_LINE_BYTES]; /* [n_ranks], owned: who and where the ranks are */
     struct perf_result *results;    /* owned */

@@ -155,16 +155,29 @@ static bool parse_codec(struct perf_args *args, const char *text)
     return true;
 }
 
+static bool is_one_of(const char *text, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(text, names[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 static bool parse_transport(struct perf_args *args, const char *text)
 {
     static const char *const names[] = { "auto", "shm", "tcp", "loopback" };
 
     args->transport = text;
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (strcmp(text, names[i]) == 0)
-            return true;
-    }
-    return false;
+    return is_one_of(text, names, ARRAY_LEN(names));
+}
+
+static bool parse_algorithm(struct perf_args *args, const char *text)
+{
+    static const char *const names[] = { "auto", "oneshot", "twoshot", "tiered" };
+
+    args->algorithm = text;
+    return is_one_of(text, names, ARRAY_LEN(names));
 }
 
 static bool parse_device(struct perf_args *args, const char *text)
@@ -182,7 +195,7 @@ static bool parse_data(struct perf_args *args, const char *text)
 
 /* ---- the table ---- */
 
-enum { OPT_CODEC = 256, OPT_DEVICE, OPT_FEEDBACK, OPT_TRANSPORT, OPT_DATA };
+enum { OPT_ALGORITHM = 256, OPT_CODEC, OPT_DEVICE, OPT_FEEDBACK, OPT_TRANSPORT, OPT_DATA };
 
 #define MEMBER(name) offsetof(struct perf_args, name)
 #define MAX_BYTES ((uint64_t)1 << 53) /* beyond, doubles skip integers */
@@ -224,6 +237,9 @@ static const struct option_row options[] = {
       "columns i_min i_max i_p99 i_cv%, all times in JSON (0)", NULL },
     { 'T', "timeout", "SECONDS", KIND_INT, MEMBER(timeout_s), 1, 86400, NULL,
       "deadline of every wait (DSCOMM_TIMEOUT_MS)", NULL },
+    { OPT_ALGORITHM, "algorithm", "NAME", KIND_OTHER, 0, 0, 0, "auto oneshot twoshot tiered",
+      "of allreduce; tiered goes by DSCOMM_TIERS, else by host (DSCOMM_ALGORITHM)",
+      parse_algorithm },
     { OPT_CODEC, "codec", "SPEC", KIND_OTHER, 0, 0, 0, "at most 32 codecs",
       "codec of a table; repeat for more (none, bf16, int8)", parse_codec },
     { OPT_DEVICE, "device", "NAME", KIND_OTHER, 0, 0, 0, "host cuda",

@@ -165,6 +165,9 @@ static cJSON *make_json(const struct perf_report *report)
     cJSON_AddNumberToObject(top, "ranks", report->n_ranks);
     cJSON_AddStringToObject(top, "transport",
                             args->transport != NULL ? args->transport : "default");
+    cJSON_AddStringToObject(top, "algorithm",
+                            args->algorithm != NULL ? args->algorithm : "default");
+    cJSON_AddStringToObject(top, "tiers", report->tiers);
     cJSON_AddStringToObject(top, "data", report->data_text);
     cJSON_AddStringToObject(top, "device", args->on_cuda ? "cuda" : "host");
     cJSON_AddNumberToObject(top, "graph_launches", args->n_replays);

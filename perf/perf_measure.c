@@ -323,6 +323,7 @@ static dscomm_status_t open_report(struct perf_rank *pr, struct perf_report *rep
                                     .n_ranks = pr->n_ranks,
                                     .data_text = pr->source->text,
                                     .caveat = pr->where->caveat(pr),
+                                    .tiers = dscomm_comm_tiers(pr->comm),
                                     .lines = lines };
     pr->report = report;
     perf_report_header(report);
@@ -337,6 +338,7 @@ static dscomm_status_t work(struct perf_rank *pr, const dscomm_unique_id_t *id,
     config.timeout_ms = pr->args->timeout_s * 1000;
     config.n_threads = pr->args->n_threads;
     config.transport = pr->args->transport;
+    config.algorithm = pr->args->algorithm;
     PERF_TRY(join(pr, id, &config));
     pr->send_mem = aligned_alloc(64, perf_buffer_bytes(pr->args));
     pr->recv_mem = aligned_alloc(64, perf_buffer_bytes(pr->args));

@@ -54,6 +54,8 @@ void perf_report_header(struct perf_report *report)
     print_config(args, report->n_ranks);
     printf("# data %s\n", report->data_text);
     printf("# transport %s\n", args->transport != NULL ? args->transport : "default");
+    printf("# algorithm %s, tiers %s\n", args->algorithm != NULL ? args->algorithm : "default",
+           report->tiers);
     if (args->on_cuda)
         printf("# device cuda, %s; NCCL carries messages, times are of %s\n",
                args->n_replays > 0 ? "calls replayed as a graph" : "calls enqueued",

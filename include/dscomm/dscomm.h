@@ -78,7 +78,7 @@ typedef struct {
     /* The next three must be equal on all ranks. */
     size_t chunk_bytes;    /* float32 bytes per message; 0: DSCOMM_CHUNK_BYTES */
     const char *transport; /* "auto", "loopback", "shm", "tcp"; NULL: DSCOMM_TRANSPORT */
-    const char *algorithm; /* "auto", "oneshot", "twoshot"; NULL: DSCOMM_ALGORITHM */
+    const char *algorithm; /* "auto", "oneshot", "twoshot", "tiered"; NULL: DSCOMM_ALGORITHM */
     int preserve_input;    /* 1: an in-place call that fails restores its input; costs a copy */
     unsigned seed;         /* of stochastic rounding, equal on all ranks; 0: DSCOMM_SEED */
     /* In groups, smaller allreduces use "none"; equal on all ranks; 0: none is too small. */
@@ -180,6 +180,12 @@ DSCOMM_API dscomm_status_t dscomm_comm_async_error(const dscomm_comm_t *comm,
 
 DSCOMM_API int dscomm_comm_rank(const dscomm_comm_t *comm);
 DSCOMM_API int dscomm_comm_n_ranks(const dscomm_comm_t *comm);
+
+/**
+ * Which ranks are near each other, in the form of DSCOMM_TIERS: "0-2|3-6/0-6" are two groups,
+ * joined by slower links. "" for NULL. Borrowed until the communicator is destroyed.
+ */
+DSCOMM_API const char *dscomm_comm_tiers(const dscomm_comm_t *comm);
 
 typedef struct {
     size_t struct_bytes;       /* in: sizeof(dscomm_stats_t) */

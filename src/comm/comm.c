@@ -22,6 +22,7 @@
 struct settings {
     dscomm_comm_config_t config;
     const struct dsc_env *env;
+    const char *tiers; /* DSCOMM_TIERS, or as a communicator that was split has them */
 };
 
 /* The struct as it was when it was first published: a caller may know no more. */
@@ -53,7 +54,7 @@ static dscomm_status_t copy_config(const dscomm_comm_config_t *config, dscomm_co
 static dscomm_status_t check_config(const dscomm_comm_config_t *c)
 {
     static const char *const transports[] = { "auto", "loopback", "shm", "tcp" };
-    static const char *const algorithms[] = { "auto", "oneshot", "twoshot" };
+    static const char *const algorithms[] = { "auto", "oneshot", "twoshot", "tiered" };
 
     if (c->timeout_ms < 0)
         return dsc_fail(DSCOMM_ERR_INVALID, "timeout_ms %d, must be 0 or more", c->timeout_ms);
@@ -66,8 +67,8 @@ static dscomm_status_t check_config(const dscomm_comm_config_t *c)
         return dsc_fail(DSCOMM_ERR_INVALID, "transport '%s', must be auto, loopback, shm or tcp",
                         c->transport);
     if (c->algorithm != NULL && !is_word(c->algorithm, algorithms, DSC_ARRAY_LEN(algorithms)))
-        return dsc_fail(DSCOMM_ERR_INVALID, "algorithm '%s', must be auto, oneshot or twoshot",
-                        c->algorithm);
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "algorithm '%s', must be auto, oneshot, twoshot or tiered", c->algorithm);
     if (c->exact_order != 0 && c->exact_order != 1)
         return dsc_fail(DSCOMM_ERR_INVALID, "exact_order %d, must be 0 or 1", c->exact_order);
     return DSCOMM_OK;
@@ -100,6 +101,7 @@ dscomm_status_t dsc_comm_settings(const dscomm_comm_config_t *config, const stru
 static dscomm_status_t read_settings(const dscomm_comm_config_t *config, struct settings *out)
 {
     DSC_TRY(dsc_env_get(&out->env));
+    out->tiers = out->env->tiers;
     return dsc_comm_settings(config, out->env, &out->config);
 }
 
@@ -120,15 +122,20 @@ void dsc_comm_config_of(const struct dscomm_comm *comm, dscomm_comm_config_t *co
 }
 
 /* What must be equal on all ranks, compared at rendezvous. */
-static void settings_text(const struct settings *s, char *text, size_t bytes)
+static dscomm_status_t settings_text(const struct settings *s, int n_ranks, char *text,
+                                     size_t bytes)
 {
+    char tiers[DSC_TIERS_SETTING_BYTES];
+
+    DSC_TRY(dsc_tiers_setting(s->tiers, n_ranks, tiers, sizeof(tiers)));
     snprintf(text, bytes,
              "chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu window=%llu socket_nsocks=%llu "
-             "crc=%llu transport=%s seed=%u min_bytes=%zu",
+             "crc=%llu transport=%s seed=%u min_bytes=%zu tiers=%s",
              s->config.chunk_bytes, s->config.algorithm, (unsigned long long)s->env->oneshot_bytes,
              (unsigned long long)s->env->window, (unsigned long long)s->env->socket_nsocks,
              (unsigned long long)s->env->crc, s->config.transport, s->config.seed,
-             s->config.min_bytes);
+             s->config.min_bytes, tiers);
+    return DSCOMM_OK;
 }
 
 static bool share_cpus(const struct dsc_peer_info *a, const struct dsc_peer_info *b)
@@ -190,7 +197,8 @@ static uint32_t fit_window(const struct dsc_bootstrap *boot, const struct settin
 }
 
 /* Ranks on CPUs know each other's hosts. */
-static dscomm_status_t find_tiers(struct dscomm_comm *comm, const struct dsc_bootstrap *boot)
+static dscomm_status_t find_tiers(struct dscomm_comm *comm, const struct dsc_bootstrap *boot,
+                                  const char *given)
 {
     struct dsc_tier_facts *const facts =
         dsc_calloc(DSC_MEM_COMM, (size_t)boot->n_ranks, sizeof(*facts));
@@ -200,7 +208,7 @@ static dscomm_status_t find_tiers(struct dscomm_comm *comm, const struct dsc_boo
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "facts of %d ranks", boot->n_ranks);
     for (int r = 0; r < boot->n_ranks; r++)
         dsc_tier_facts_of(NULL, -1, boot->peers[r].host_id, &facts[r]);
-    st = dsc_tiers_build(facts, boot->n_ranks, "", &comm->tiers);
+    st = dsc_comm_set_tiers(comm, facts, given);
     dsc_free(facts);
     return st;
 }
@@ -254,18 +262,19 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     dscomm_comm_t *comm = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*comm));
     dscomm_status_t st;
 
-    if (comm == NULL) {
-        st = dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator");
+    st = comm == NULL ? dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator")
+                      : settings_text(s, n_ranks, text, sizeof(text));
+    if (st < 0) {
         dsc_bootstrap_abandon(id, rank, st);
+        dsc_free(comm);
         return st;
     }
     dsc_log_set_rank(rank, n_ranks);
     dsc_comm_init(comm, &dsc_backend_host, n_ranks, rank, &s->config, s->env);
-    settings_text(s, text, sizeof(text));
     st = dsc_bootstrap_join(id, &params, &boot);
     if (st == DSCOMM_OK) {
         count_host(comm, &boot);
-        st = find_tiers(comm, &boot);
+        st = find_tiers(comm, &boot, s->tiers);
         if (st == DSCOMM_OK)
             st = open_parts(comm, &boot, s);
         dsc_bootstrap_fini(&boot);
@@ -278,10 +287,9 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     return DSCOMM_OK;
 }
 
-/* ---- public ---- */
-
-dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscomm_unique_id_t *id,
-                                   const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
+dscomm_status_t dsc_comm_create(int n_ranks, int rank, const dscomm_unique_id_t *id,
+                                const dscomm_comm_config_t *config, const char *tiers,
+                                dscomm_comm_t **comm_out)
 {
     struct settings s;
 
@@ -292,7 +300,16 @@ dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscomm_unique_id
     if (rank < 0 || rank >= n_ranks)
         return dsc_fail(DSCOMM_ERR_INVALID, "rank %d, must be 0 to %d", rank, n_ranks - 1);
     DSC_TRY(read_settings(config, &s));
+    s.tiers = tiers != NULL ? tiers : s.tiers;
     return join(n_ranks, rank, id, &s, comm_out);
+}
+
+/* ---- public ---- */
+
+dscomm_status_t dscomm_comm_create(int n_ranks, int rank, const dscomm_unique_id_t *id,
+                                   const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
+{
+    return dsc_comm_create(n_ranks, rank, id, config, NULL, comm_out);
 }
 
 dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
@@ -318,7 +335,7 @@ dscomm_status_t dscomm_comm_destroy(dscomm_comm_t *comm)
     dsc_group_forget(comm);
     dsc_free(comm->group.calls.args);
     dsc_tiers_fini(&comm->tiers);
-    dsc_free(comm->groups);
+    dsc_free(comm->tiers_text);
     dsc_free(comm);
     return DSCOMM_OK;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of a communicator. comm.c makes and ends it, arguments.c checks calls, collectives.c hands
- * them to the backend, plans.c keeps plans by shape. host.c is the host backend; mismatch.c (what
- * ranks disagree on), notes.c (what ranks tell each other of a call), stream.c (the ordered queue),
- * measure*.c (links and codecs for a tuner), batch.c and split.c are parts of it. The CUDA backend
- * is a library of its own, libdscomm_cuda.
+ * Inside of a communicator. comm.c makes and ends it, comm_tiers.c says which ranks are near each
+ * other, arguments.c checks calls, collectives.c hands them to the backend, plans.c keeps plans by
+ * shape. host.c is the host backend; mismatch.c (what ranks disagree on), notes.c (what ranks tell
+ * each other of a call), stream.c (the ordered queue), measure*.c (links and codecs for a tuner),
+ * batch.c and split.c are parts of it. The CUDA backend is a library of its own, libdscomm_cuda.
  */
 #ifndef DSC_COMM_H
 #define DSC_COMM_H
 
 #include "comm/turns.h"
 #include "exec/exec.h"
+#include "topo/topo.h"
 #include "tuner/tuner.h"
 
 #define DSC_MAX_PLANS 256
@@ -135,9 +136,7 @@ struct dscomm_comm {
     enum dsc_algorithm algorithm;      /* DSC_ALG_AUTO: by size */
     int cpus_per_host, ranks_per_host; /* of this rank's host: CPUs that its ranks may use */
     struct dsc_tiers tiers;
-    int *groups; /* [n_tiers][n_ranks] or NULL for flat */
-    int n_tiers;
-    const struct dsc_codec *tier_codecs[DSC_MAX_TIERS]; /* NULL: the call's */
+    char *tiers_text; /* as DSCOMM_TIERS gives them */
     struct dsc_plan_entry plans[DSC_MAX_PLANS];
     int n_plans;
     struct dsc_plan_entry *last; /* used last, looked at first */
@@ -169,6 +168,10 @@ dscomm_status_t dsc_comm_check_config(const dscomm_comm_config_t *config);
 DSC_SHARED dscomm_status_t dsc_comm_settings(const dscomm_comm_config_t *config,
                                              const struct dsc_env *env,
                                              dscomm_comm_config_t *settings_out);
+/* As dscomm_comm_create(); tiers go before DSCOMM_TIERS, NULL: that. */
+dscomm_status_t dsc_comm_create(int n_ranks, int rank, const dscomm_unique_id_t *id,
+                                const dscomm_comm_config_t *config, const char *tiers,
+                                dscomm_comm_t **comm_out);
 /* What all backends have. comm is zeroed. */
 DSC_SHARED void dsc_comm_init(struct dscomm_comm *comm, const struct dsc_backend *backend,
                               int n_ranks, int rank, const dscomm_comm_config_t *settings,
@@ -267,13 +270,31 @@ DSC_SHARED struct dsc_plan_entry *dsc_comm_find_plan(struct dscomm_comm *comm,
 DSC_SHARED dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *shape,
                                          struct dsc_plan_entry **entry_out);
 DSC_SHARED void dsc_comm_drop_plans(struct dscomm_comm *comm);
+/* Whether an allreduce that is made as a two-shot goes by the communicator's tiers. */
+DSC_SHARED bool dsc_shape_is_tiered(const struct dscomm_comm *comm, const struct dsc_shape *shape);
+
+/* ---- comm_tiers.c ---- */
+
 /*
- * Tiers of the plans made from now on; the same on all ranks. groups as in dsc_plan_params, copied;
- * codecs: [n_tiers], NULL entries mean the call's.
+ * What ranks compare of DSCOMM_TIERS, in at most DSC_TIERS_SETTING_BYTES: the same text where they
+ * give the same tiers. DSCOMM_ERR_ENV as dsc_tiers_build().
  */
-DSC_SHARED dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers,
-                                              const int *groups,
-                                              const struct dsc_codec *const *codecs);
+#define DSC_TIERS_SETTING_BYTES 128
+DSC_SHARED dscomm_status_t dsc_tiers_setting(const char *given, int n_ranks, char *text,
+                                             size_t bytes);
+/*
+ * Makes the communicator's tiers and logs them; plans made so far go. facts: [n_ranks], the same on
+ * all ranks; NULL if tiers are given.
+ */
+DSC_SHARED dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm,
+                                              const struct dsc_tier_facts *facts,
+                                              const char *given);
+
+/*
+ * Tiers of some of the ranks, [n] of them, who are ranks 0 to n - 1 in a communicator of their own.
+ * The text is the caller's, "" if they follow from facts there too. NULL: out of memory.
+ */
+char *dsc_tiers_of_some(const struct dscomm_comm *comm, const int *ranks, int n);
 
 /* ---- measure*.c: in a call's turn, collective, an error ends the communicator ---- */
 

@@ -20,10 +20,16 @@ static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
            dsc_choice_equal(&a->choice, &b->choice);
 }
 
+static enum dsc_algorithm wish(const struct dscomm_comm *comm, const struct dsc_shape *shape)
+{
+    return shape->choice.algorithm != DSC_ALG_AUTO ? shape->choice.algorithm : comm->algorithm;
+}
+
 static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm,
                                            const struct dsc_shape *shape, size_t count)
 {
     const enum dsc_collective collective = shape->collective;
+    const enum dsc_algorithm wished = wish(comm, shape);
 
     if (comm->n_ranks == 1)
         return DSC_ALG_LOCAL;
@@ -33,10 +39,10 @@ static enum dsc_algorithm choose_algorithm(const struct dscomm_comm *comm,
         return DSC_ALG_DIRECT;
     if (collective != DSC_ALLREDUCE)
         return DSC_ALG_TWO_SHOT;
-    if (shape->choice.algorithm != DSC_ALG_AUTO)
-        return shape->choice.algorithm;
-    if (comm->algorithm != DSC_ALG_AUTO)
-        return comm->algorithm;
+    if (wished == DSC_ALG_TIERED)
+        return DSC_ALG_TWO_SHOT;
+    if (wished != DSC_ALG_AUTO)
+        return wished;
     return count <= comm->oneshot_bytes / sizeof(float) ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
 }
 
@@ -91,32 +97,36 @@ struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,
     return params;
 }
 
-static const struct dsc_codec *codec_of_tier(const struct dscomm_comm *comm,
-                                             const struct dsc_shape *shape, int tier)
+bool dsc_shape_is_tiered(const struct dscomm_comm *comm, const struct dsc_shape *shape)
 {
-    if (shape->choice.codecs[tier] != NULL)
-        return shape->choice.codecs[tier];
-    return comm->tier_codecs[tier] != NULL ? comm->tier_codecs[tier] : shape->codec;
+    const int wanted = shape->choice.n_tiers;
+
+    if (shape->collective != DSC_ALLREDUCE || comm->tiers.n_tiers == 1)
+        return false;
+    return wanted != 0 ? wanted > 1 : wish(comm, shape) == DSC_ALG_TIERED;
 }
 
-/* Tiers and their codecs, of a two-shot. A one-shot has one codec, that of the slowest tier. */
+/*
+ * Tiers of a two-shot and their codecs. Partial sums of the faster tiers are exact, so that codecs
+ * of slow links cost no accuracy on fast ones. A one-shot has one codec, that of the slowest tier.
+ */
 static void choose_tiers(const struct dscomm_comm *comm, const struct dsc_shape *shape,
                          struct dsc_plan_params *params)
 {
     const struct dsc_choice *const choice = &shape->choice;
-    const bool is_flat = comm->groups == NULL || choice->n_tiers == 1;
-    const int n_tiers = is_flat ? 1 : comm->n_tiers;
+    const int n_tiers = dsc_shape_is_tiered(comm, shape) ? comm->tiers.n_tiers : 1;
 
-    if (shape->collective != DSC_ALLREDUCE)
-        return;
     for (int t = 0; t < n_tiers; t++)
-        params->codecs[t] = codec_of_tier(comm, shape, t);
+        if (choice->codecs[t] != NULL)
+            params->codecs[t] = choice->codecs[t];
+        else if (t < n_tiers - 1)
+            params->codecs[t] = dscomm_codec("fp32");
     if (params->algorithm != DSC_ALG_TWO_SHOT) {
         params->codecs[0] = params->codecs[n_tiers - 1];
         return;
     }
     params->n_tiers = n_tiers;
-    params->groups = is_flat ? NULL : comm->groups;
+    params->groups = n_tiers > 1 ? comm->tiers.groups : NULL;
 }
 
 static dscomm_status_t make(struct dscomm_comm *comm, struct dsc_plan_entry *entry,
@@ -198,21 +208,4 @@ void dsc_comm_drop_plans(struct dscomm_comm *comm)
         drop(comm, &comm->plans[i]);
     comm->n_plans = 0;
     comm->last = NULL;
-}
-
-dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm, int n_tiers, const int *groups,
-                                   const struct dsc_codec *const *codecs)
-{
-    const size_t n = (size_t)n_tiers * (size_t)comm->n_ranks;
-
-    dsc_comm_drop_plans(comm);
-    dsc_free(comm->groups);
-    comm->groups = dsc_calloc(DSC_MEM_COMM, n, sizeof(*comm->groups));
-    if (comm->groups == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "%d tiers of %d ranks", n_tiers, comm->n_ranks);
-    memcpy(comm->groups, groups, n * sizeof(*comm->groups));
-    comm->n_tiers = n_tiers;
-    for (int t = 0; t < n_tiers; t++)
-        comm->tier_codecs[t] = codecs[t];
-    return DSCOMM_OK;
 }

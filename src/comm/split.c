@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a rank says travels as bytes in float32, by an all-gather without codec. */
@@ -79,6 +80,41 @@ static void find_place(struct split *s)
     }
 }
 
+struct placed {
+    int key, rank;
+};
+
+static int compare_placed(const void *a, const void *b)
+{
+    const struct placed *const x = a, *const y = b;
+
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->rank - y->rank;
+}
+
+/* Tiers that were given for all ranks hold for those of this color. NULL: out of memory. */
+static char *tiers_of_color(const struct split *s)
+{
+    struct placed *const placed = dsc_calloc(DSC_MEM_COMM, (size_t)s->n, sizeof(*placed));
+    int *const ranks = dsc_calloc(DSC_MEM_COMM, (size_t)s->n, sizeof(*ranks));
+    char *text = NULL;
+    int n = 0;
+
+    if (placed != NULL && ranks != NULL) {
+        for (int r = 0; r < s->comm->n_ranks; r++)
+            if (s->members[r].color == s->members[s->comm->rank].color)
+                placed[n++] = (struct placed){ s->members[r].key, r };
+        qsort(placed, (size_t)n, sizeof(*placed), compare_placed);
+        for (int i = 0; i < n; i++)
+            ranks[i] = placed[i].rank;
+        text = dsc_tiers_of_some(s->comm, ranks, n);
+    }
+    dsc_free(placed);
+    dsc_free(ranks);
+    return text;
+}
+
 /* A leader that cannot open a rendezvous says so, that nobody waits for it. */
 static dscomm_status_t share_id(struct split *s, bool is_member, dscomm_unique_id_t *id_out)
 {
@@ -111,6 +147,7 @@ dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
     dscomm_comm_config_t inherited;
     dscomm_unique_id_t id = { { 0 } };
     dscomm_status_t st;
+    char *tiers = NULL;
 
     if (comm_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "comm_out is NULL");
@@ -132,6 +169,8 @@ dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
         find_place(&s);
         st = share_id(&s, color >= 0, &id);
     }
+    if (st == DSCOMM_OK && color >= 0)
+        tiers = tiers_of_color(&s);
     dsc_free(s.members);
     if (st < 0)
         return st;
@@ -139,5 +178,9 @@ dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
         *comm_out = NULL;
         return DSCOMM_OK;
     }
-    return dscomm_comm_create(s.n, s.rank, &id, config != NULL ? config : &inherited, comm_out);
+    if (tiers == NULL)
+        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "tiers of %d ranks", s.n);
+    st = dsc_comm_create(s.n, s.rank, &id, config != NULL ? config : &inherited, tiers, comm_out);
+    dsc_free(tiers);
+    return st;
 }

@@ -43,7 +43,7 @@ static bool is_plain(const struct dsc_cuda_comm *cc, const struct dsc_call_args 
     const struct dsc_shape *const s = &a->shape;
 
     if (!s->codec->by_dtype || s->collective != DSC_ALLREDUCE || cc->base.config.exact_order ||
-        cc->base.groups != NULL || (s->op != DSCOMM_SUM && s->op != DSCOMM_AVG))
+        dsc_shape_is_tiered(&cc->base, s) || (s->op != DSCOMM_SUM && s->op != DSCOMM_AVG))
         return false;
     return a->feedback == NULL || (!capturing && dsc_feedback_parts(a->feedback).known_zero);
 }

@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const char *const algorithm_names[] = {
-    [DSC_ALG_AUTO] = "auto",        [DSC_ALG_LOCAL] = "local",   [DSC_ALG_ONE_SHOT] = "oneshot",
-    [DSC_ALG_TWO_SHOT] = "twoshot", [DSC_ALG_DIRECT] = "direct",
+    [DSC_ALG_AUTO] = "auto",        [DSC_ALG_TIERED] = "tiered",    [DSC_ALG_LOCAL] = "local",
+    [DSC_ALG_ONE_SHOT] = "oneshot", [DSC_ALG_TWO_SHOT] = "twoshot", [DSC_ALG_DIRECT] = "direct",
 };
 
 const char *dsc_algorithm_name(enum dsc_algorithm algorithm)

@@ -11,6 +11,7 @@
  * one point.
  */
 #include "plan/builder.h"
+#include "topo/topo.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -332,6 +333,7 @@ static bool assemble(struct dsc_builder *b)
 /* ---- texts ---- */
 
 #define TEXT_BYTES 1024
+#define TIERS_SHOWN_BYTES 128
 #define CODEC_LIST_BYTES (DSC_MAX_TIERS * 65) /* specs and separators */
 
 static void codec_list(const struct dsc_plan_params *params, char *text, size_t bytes)
@@ -395,22 +397,42 @@ static bool has_variable_codec(const struct dscomm_plan *plan)
     return false;
 }
 
+/* ", tiers 0-2|3-6/0-6"; nothing for one tier. */
+static void tiers_shown(const struct dsc_plan_params *params, char text[TIERS_SHOWN_BYTES])
+{
+    static const char begin[] = ", tiers ", cut[] = "...";
+    const struct dsc_tiers tiers = { .n_tiers = params->n_tiers,
+                                     .n_ranks = params->n_ranks,
+                                     .groups = (int *)params->groups };
+    const size_t room = TIERS_SHOWN_BYTES - sizeof(begin) + 1;
+
+    text[0] = '\0';
+    if (params->n_tiers == 1)
+        return;
+    memcpy(text, begin, sizeof(begin));
+    if (dsc_tiers_text(&tiers, text + sizeof(begin) - 1, room) >= room)
+        memcpy(text + TIERS_SHOWN_BYTES - sizeof(cut), cut, sizeof(cut));
+}
+
 static void explain(struct dscomm_plan *plan, const struct dsc_plan_params *params)
 {
     const double plain =
         plain_share(params) * (double)params->count * (double)dsc_dtype_bytes(params->dtype);
     char codecs[CODEC_LIST_BYTES];
 
+    char tiers[TIERS_SHOWN_BYTES];
+
     codec_list(params, codecs, sizeof(codecs));
-    snprintf(plan->explain, TEXT_BYTES,
-             "%s %s of %zu %s %s, codec %s, feedback %s, chunks of %zu elements, %s%" PRIu64
-             " payload bytes sent, ratio %.2f, %d peers",
-             dsc_algorithm_name(params->algorithm), collectives[params->collective].name,
-             dsc_plan_share(params), dsc_dtype_name(params->dtype), dsc_op_name(params->op), codecs,
-             params->feedback ? "on" : "off", plan->chunk_elems,
-             has_variable_codec(plan) ? "at most " : "", plan->payload_tx_bytes,
-             plan->payload_tx_bytes == 0 ? 1.0 : plain / (double)plan->payload_tx_bytes,
-             plan->n_peers);
+    tiers_shown(params, tiers);
+    snprintf(
+        plan->explain, TEXT_BYTES,
+        "%s %s of %zu %s %s, codec %s%s, feedback %s, chunks of %zu elements, %s%" PRIu64
+        " payload bytes sent, ratio %.2f, %d peers",
+        dsc_algorithm_name(params->n_tiers > 1 ? DSC_ALG_TIERED : params->algorithm),
+        collectives[params->collective].name, dsc_plan_share(params), dsc_dtype_name(params->dtype),
+        dsc_op_name(params->op), codecs, tiers, params->feedback ? "on" : "off", plan->chunk_elems,
+        has_variable_codec(plan) ? "at most " : "", plan->payload_tx_bytes,
+        plan->payload_tx_bytes == 0 ? 1.0 : plain / (double)plan->payload_tx_bytes, plan->n_peers);
 }
 
 /* ---- building ---- */
@@ -451,6 +473,7 @@ static dscomm_status_t build_ops(struct dsc_builder *b)
         build_local(b);
         return DSCOMM_OK;
     case DSC_ALG_AUTO:
+    case DSC_ALG_TIERED:
         break;
     case DSC_ALG_ONE_SHOT:
         return dsc_build_one_shot(b);

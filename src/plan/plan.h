@@ -44,9 +44,10 @@ struct dsc_collective_traits {
 DSC_SHARED const struct dsc_collective_traits *
 dsc_collective_traits(enum dsc_collective collective);
 
-/* AUTO is a wish, never a plan's. */
+/* AUTO and TIERED, a two-shot over all tiers of the communicator, are wishes, never a plan's. */
 enum dsc_algorithm {
     DSC_ALG_AUTO,
+    DSC_ALG_TIERED,
     DSC_ALG_LOCAL,
     DSC_ALG_ONE_SHOT,
     DSC_ALG_TWO_SHOT,
@@ -57,8 +58,11 @@ enum dsc_algorithm {
 struct dsc_choice {
     enum dsc_algorithm algorithm; /* AUTO: by the communicator's rules */
     size_t chunk_elems;           /* 0: likewise */
-    int n_tiers;                  /* 0: likewise; 1: flat; else all tiers of the communicator */
-    /* Per tier, fastest first; NULL: the call's. One-shot has one codec, that of the last tier. */
+    int n_tiers; /* of a two-shot; 0: likewise; 1: flat; else all tiers of the communicator */
+    /*
+     * Per tier, fastest first. NULL: the call's for the last tier, fp32 for those before it.
+     * One-shot has one codec, that of the last tier.
+     */
     const struct dsc_codec *codecs[DSC_MAX_TIERS];
 };
 

@@ -76,6 +76,7 @@ struct dsc_tiers {
 /*
  * Keys of a rank that computes on a device of the topology.
  *
+ * topo     not looked at for a CPU
  * device   GPU or other device; -1: a CPU
  * host_id  text that equals that of ranks on the same host, and of no others; "": not known
  *
@@ -89,6 +90,7 @@ DSC_SHARED void dsc_tier_facts_of(const dscomm_topo_t *topo, int device, const c
  * joins groups of the one before; a kind of link that joins nobody makes no tier. Groups may have
  * any size.
  *
+ * facts  [n_ranks]; not looked at if tiers are given
  * given  DSCOMM_TIERS: "" for the facts; "flat"; or tiers from the fastest, separated by /, each
  *        its groups, separated by |, each ranks: "0-2|3-6" or "0,2|1,3/0-3". The last tier, all
  *        ranks, may be left out.
@@ -99,6 +101,7 @@ DSC_SHARED void dsc_tier_facts_of(const dscomm_topo_t *topo, int device, const c
 dscomm_status_t dsc_tiers_build(const struct dsc_tier_facts *facts, int n_ranks, const char *given,
                                 struct dsc_tiers *tiers_out);
 void dsc_tiers_fini(struct dsc_tiers *tiers);
+const char *dsc_tier_kind_name(enum dsc_tier_kind kind);
 /* The tiers as DSCOMM_TIERS would give them; cut to the buffer. Returns the whole length. */
 size_t dsc_tiers_text(const struct dsc_tiers *tiers, char *buf, size_t buf_bytes);
 

@@ -5,11 +5,8 @@
  */
 #include <gtest/gtest.h>
 
+#include "support/choose.h"
 #include "support/world.h"
-
-#include "support/internal_begin.h"
-#include "comm/comm.h"
-#include "support/internal_end.h"
 
 namespace {
 
@@ -27,19 +24,13 @@ Floats input_of(int rank)
 }
 
 /* A sum with int8 under a choice, as the tuner will issue it. */
-dscomm_status_t call(dscomm_comm_t *comm, const dsc_choice &choice, Floats *out,
-                     const char *codec = "int8")
+dscomm_status_t call(dscomm_comm_t *comm, const dsc_choice &choice, Floats *out)
 {
     const Floats in = input_of(comm->rank);
-    struct dsc_call_args args = {};
 
     out->assign(COUNT, 0.0f);
-    args.send = in.data();
-    args.recv = out->data();
-    args.shape = dsc_shape_make(DSC_ALLREDUCE, COUNT, DSCOMM_FLOAT32, DSCOMM_SUM,
-                                dscomm_codec(codec), false);
-    args.shape.choice = choice;
-    return dsc_comm_run(comm, dsc_turns_take(&comm->turns), &args);
+    return chosen_allreduce(comm, choice, in.data(), out->data(), COUNT, DSCOMM_FLOAT32, DSCOMM_SUM,
+                            dscomm_codec("int8"), nullptr);
 }
 
 Floats public_call(dscomm_comm_t *comm, const char *codec)

@@ -12,13 +12,9 @@
 #include <cstring>
 #include <random>
 
+#include "support/choose.h"
 #include "support/golden_calls.h"
 #include "support/world.h"
-
-#include "support/internal_begin.h"
-#include "codec/codec.h"
-#include "comm/comm.h"
-#include "support/internal_end.h"
 
 namespace {
 
@@ -110,10 +106,16 @@ void run_rank(const Job &job, int rank, dscomm_comm_t *comm)
     dscomm_feedback_t *fb = make_feedback(c);
     std::vector<const dscomm_codec_t *> codecs;
     std::vector<float> residual(c.count);
+    const std::string tiers = tiers_text_of(c.n_tiers, c.n_ranks, c.groups.data());
 
     for (int t = 0; t < c.n_tiers; t++)
         codecs.push_back(dscomm_codec(c.codecs[c.codecs.size() == 1 ? 0 : (size_t)t].c_str()));
-    ASSERT_EQ(dsc_comm_set_tiers(comm, c.n_tiers, c.groups.data(), codecs.data()), DSCOMM_OK);
+
+    dsc_choice choice = tiered_choice(codecs);
+
+    if (c.algo == "oneshot")
+        choice.algorithm = DSC_ALG_ONE_SHOT;
+    ASSERT_EQ(dsc_comm_set_tiers(comm, nullptr, tiers.c_str()), DSCOMM_OK) << dscomm_last_error();
     for (int t = 0; t < c.calls; t++) {
         const auto in = input_bits(job, rank, t);
         std::vector<uint8_t> out(in.size());
@@ -122,8 +124,8 @@ void run_rank(const Job &job, int rank, dscomm_comm_t *comm)
             dscomm_feedback_read_momentum(fb, 0, c.count, residual.data());
             write_file(job, numbered("mom", t, rank), residual.data(), residual.size() * 4);
         }
-        ASSERT_EQ(dscomm_allreduce_compressed(in.data(), out.data(), c.count, c.dtype, c.op,
-                                              codecs.back(), fb, comm, nullptr),
+        ASSERT_EQ(chosen_allreduce(comm, choice, in.data(), out.data(), c.count, c.dtype, c.op,
+                                   codecs.back(), fb),
                   DSCOMM_OK)
             << dscomm_last_error();
         dscomm_feedback_read(fb, 0, c.count, residual.data());
@@ -149,7 +151,6 @@ int main(int argc, char **argv)
     }
     const Job job = { argv[1], argv[2], argv[3], parse_golden_call(argv[4]) };
 
-    config.algorithm = job.c.algo == "oneshot" ? "oneshot" : "twoshot";
     config.chunk_bytes = job.c.chunk != 0 ? job.c.chunk * sizeof(float) : 4096;
     for (const auto &spec : job.c.codecs) /* its shortest chunk has to fit */
         if (const auto *codec = dscomm_codec(spec.c_str()); codec->tile_align > 256)

@@ -29,6 +29,9 @@ CODECS = ['none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=64', 'int4', 'int4
           'nvfp4', 'topk:0.02,position', 'lossless', 'int8,entropy']
 LAYOUTS = ['0', '0,1', '0,1,2,3,4', '0,1,2,3,4,5,6,7,8', '(0,1,2),(3,4,5,6)', '(0),(1),(2),(3,4)',
            '((0,1),(2)),((3,4,5))']
+# With fp32 below the call's codec, as the algorithm `tiered` does it.
+TIERED = ['(0,1,2),(3,4,5,6)', '(0),(1,2,3,4,5,6)', '(0,1,2,3,4),(5,6)', '(0),(1),(2),(3,4,5,6,7)',
+          '((0,1),(2)),((3,4,5))', '((0,1,2),(3)),((4,5),(6),(7))']
 NAN_CALL = {'fp32': '3:0:300:7fc00000,3:1:7:ff800000', 'bf16': '3:0:300:7fc0,3:1:7:ff80',
             'fp16': '3:0:300:7e00,3:1:7:fc00'}
 LIVENESS_CAP = {'int8': .02, 'int8:block=64': .02, 'bf16': .02, 'fp16': .02, 'none': 1e-6,
@@ -55,6 +58,12 @@ def cases():
             yield 'random', dict(layout=layout, codecs=codecs, count=9001, transport='shm')
             yield 'random', dict(layout=layout, codecs=codecs, op='avg', rdtype='bf16')
             yield 'random', dict(layout=layout, codecs=codecs, shadow=0, transport='tcp')
+    for layout, transport in zip(TIERED, ('loopback', 'shm', 'tcp') * 2):
+        inner = 'fp32;fp32;' if '((' in layout else 'fp32;'
+        yield 'dyadic', dict(layout=layout, codecs=inner + 'int8')
+        for codec in ('int8', 'int4', 'topk:0.05'):
+            yield 'random', dict(layout=layout, codecs=inner + codec, transport=transport)
+        yield 'random', dict(layout=layout, codecs=inner + 'int8', op='avg', dtype='bf16', count=9001)
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='none;int8')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='fp8;int4', count=9001, transport='shm')
     yield 'random', dict(layout='(0,1,2),(3,4,5,6)', codecs='mxfp8;nvfp4', count=9001, transport='shm')

@@ -6,15 +6,13 @@
  */
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 
+#include "support/choose.h"
 #include "support/golden_calls.h"
 #include "support/world.h"
-
-#include "support/internal_begin.h"
-#include "comm/comm.h"
-#include "support/internal_end.h"
 
 namespace {
 
@@ -37,20 +35,51 @@ dscomm_feedback_t *make_feedback(const GoldenCall &c)
     return fb;
 }
 
-/* chunk: that of the messages, which the communicator makes half as long for 4 bytes an element. */
-void set_plan(const GoldenCall &c, dscomm_comm_t *comm, size_t chunk)
+std::vector<const dscomm_codec_t *> codecs_of(const GoldenCall &c)
 {
     std::vector<const dscomm_codec_t *> codecs;
-    bool is_wide = false;
 
     for (int t = 0; t < c.n_tiers; t++)
         codecs.push_back(dscomm_codec(c.codecs[c.codecs.size() == 1 ? 0 : (size_t)t].c_str()));
-    for (const dscomm_codec_t *codec : codecs)
+    return codecs;
+}
+
+/* chunk: that of the messages, which the communicator makes half as long for 4 bytes an element. */
+void set_plan(const GoldenCall &c, dscomm_comm_t *comm, size_t chunk)
+{
+    const std::string tiers = tiers_text_of(c.n_tiers, c.n_ranks, c.groups.data());
+    bool is_wide = false;
+
+    for (const dscomm_codec_t *codec : codecs_of(c))
         is_wide =
             is_wide || dsc_codec_message_bytes(dsc_codec_resolve(codec, c.dtype), 256) == 1024;
-    ASSERT_EQ(dsc_comm_set_tiers(comm, c.n_tiers, c.groups.data(), codecs.data()), DSCOMM_OK);
-    comm->algorithm = c.algo == "oneshot" ? DSC_ALG_ONE_SHOT : DSC_ALG_TWO_SHOT;
+    ASSERT_EQ(dsc_comm_set_tiers(comm, nullptr, tiers.c_str()), DSCOMM_OK) << dscomm_last_error();
     comm->chunk_elems = is_wide ? 2 * chunk : chunk;
+}
+
+/* Exact partial sums below, the call's codec on the slowest tier: what `tiered` does by itself. */
+bool is_what_tiered_does(const GoldenCall &c)
+{
+    const auto codecs = codecs_of(c);
+
+    return c.algo == "tiered" && c.n_tiers > 1 &&
+           std::all_of(codecs.begin(), codecs.end() - 1,
+                       [](const dscomm_codec_t *codec) { return codec == dscomm_codec("fp32"); });
+}
+
+dscomm_status_t allreduce(const GoldenCall &c, dscomm_comm_t *comm, dscomm_feedback_t *fb,
+                          const void *send, void *recv)
+{
+    const dscomm_codec_t *const codec = dscomm_codec(c.codecs.back().c_str());
+    dsc_choice choice = tiered_choice(codecs_of(c));
+
+    if (c.algo == "oneshot")
+        choice.algorithm = DSC_ALG_ONE_SHOT;
+    if (!is_what_tiered_does(c))
+        return chosen_allreduce(comm, choice, send, recv, c.count, c.dtype, c.op, codec, fb);
+    comm->algorithm = DSC_ALG_TIERED;
+    return dscomm_allreduce_compressed(send, recv, c.count, c.dtype, c.op, codec, fb, comm,
+                                       nullptr);
 }
 
 dscomm_status_t issue(const GoldenCall &c, dscomm_comm_t *comm, dscomm_feedback_t *fb,
@@ -67,8 +96,7 @@ dscomm_status_t issue(const GoldenCall &c, dscomm_comm_t *comm, dscomm_feedback_
         return dscomm_broadcast(send, recv, c.count, c.dtype, c.root, codec, comm, nullptr);
     if (c.coll == "all_to_all")
         return dscomm_all_to_all_compressed(send, recv, c.count, c.dtype, codec, fb, comm, nullptr);
-    return dscomm_allreduce_compressed(send, recv, c.count, c.dtype, c.op, codec, fb, comm,
-                                       nullptr);
+    return allreduce(c, comm, fb, send, recv);
 }
 
 /* A rank's vectors, apart or in one. */

@@ -93,11 +93,13 @@ class Processes : public testing::Test {
         return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
     }
 
-    dscomm_comm_t *join(int n, int rank, const char *transport, int timeout_ms)
+    dscomm_comm_t *join(int n, int rank, const char *transport, int timeout_ms,
+                        const char *algorithm = nullptr)
     {
         dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
         dscomm_comm_t *comm = nullptr;
 
+        config.algorithm = algorithm;
         config.transport = transport;
         config.timeout_ms = timeout_ms;
         if (rank == 0) {
@@ -130,9 +132,10 @@ class Processes : public testing::Test {
     }
 
     /* Calls until an error; 0: the error came. */
-    int call_for_ever(int n, int rank, const char *transport, bool forks = false)
+    int call_for_ever(int n, int rank, const char *transport, bool forks = false,
+                      const char *algorithm = nullptr)
     {
-        dscomm_comm_t *comm = join(n, rank, transport, 5000);
+        dscomm_comm_t *comm = join(n, rank, transport, 5000, algorithm);
         std::vector<float> v(200000, 1.0f), out(v.size());
         dscomm_status_t st = DSCOMM_OK;
 
@@ -286,6 +289,158 @@ TEST_F(Processes, HostIdTellsHostsApart)
         EXPECT_LT(shared->status[r], 0);
         EXPECT_NE(strstr(shared->text[r], "host-a"), nullptr) << shared->text[r];
         EXPECT_NE(strstr(shared->text[r], "host-b"), nullptr) << shared->text[r];
+    }
+}
+
+/* ---- tiers: the environment is read once per process ---- */
+
+constexpr size_t kTieredCount = 10007;
+
+/* 127 in every block of 16, integers between: int8 has them exactly, sums of them too. */
+float probe(size_t i)
+{
+    return i % 16 == 0 ? 127.0f : (float)(int)(i * 37 % 255) - 127.0f;
+}
+
+/* What a rank of a tiered communicator saw; status 0: n times the probe, to the bit, three times.
+ */
+int call_tiered(dscomm_comm_t *comm, int n, std::string *tiers_out)
+{
+    std::vector<float> v(kTieredCount);
+
+    *tiers_out = dscomm_comm_tiers(comm);
+    for (int step = 0; step < 3; step++) {
+        for (size_t i = 0; i < v.size(); i++)
+            v[i] = probe(i);
+        if (dscomm_allreduce_compressed(v.data(), v.data(), v.size(), DSCOMM_FLOAT32, DSCOMM_SUM,
+                                        dscomm_codec("int8"), nullptr, comm, nullptr) != DSCOMM_OK)
+            return 1;
+        for (size_t i = 0; i < v.size(); i++)
+            if (v[i] != (float)n * probe(i))
+                return 2;
+    }
+    return 0;
+}
+
+class Tiers : public Processes {
+  protected:
+    /* Ranks of which each is told its variables first. Returns what each wrote: tiers or an error.
+     */
+    std::vector<std::string> run(int n, const std::function<void(int)> &set_variables)
+    {
+        std::vector<std::string> texts;
+
+        for (int r = 0; r < n; r++)
+            start(r, [&, r] {
+                std::string tiers;
+
+                set_variables(r);
+                dscomm_comm_t *const comm = join(n, r, "auto", 2000, "tiered");
+
+                if (comm == nullptr)
+                    return 3;
+                const int rc = call_tiered(comm, n, &tiers);
+
+                snprintf(shared->text[r], sizeof(shared->text[r]), "%s", tiers.c_str());
+                dscomm_comm_destroy(comm);
+                return rc;
+            });
+        for (int r = 0; r < n; r++)
+            exits.push_back(wait_for(r));
+        for (int r = 0; r < n; r++)
+            texts.emplace_back(shared->text[r]);
+        return texts;
+    }
+
+    std::vector<int> exits;
+};
+
+TEST_F(Tiers, AreAsDSCOMM_TIERSGivesThem)
+{
+    for (const char *given : { "0-2|3-6", "0|1-6", "0-4|5-6/0-6", "0-1|2|3|4-6/0-2|3-6", "flat" }) {
+        new (shared) Shared();
+        exits.clear();
+        const auto texts = run(7, [&](int) { setenv("DSCOMM_TIERS", given, 1); });
+
+        for (int r = 0; r < 7; r++) {
+            EXPECT_EQ(exits[(size_t)r], 0) << given << " rank " << r;
+            EXPECT_EQ(texts[(size_t)r].find(strcmp(given, "flat") == 0 ? "0-6" : given), 0u)
+                << texts[(size_t)r];
+        }
+    }
+}
+
+/* Shared memory within hosts, TCP between them: nobody needs to say what is where. */
+TEST_F(Tiers, AreFoundByHost)
+{
+    const auto texts =
+        run(7, [&](int r) { setenv("DSCOMM_HOST_ID", r % 3 == 0 ? "host-a" : "host-b", 1); });
+
+    for (int r = 0; r < 7; r++) {
+        EXPECT_EQ(exits[(size_t)r], 0) << r;
+        EXPECT_EQ(texts[(size_t)r], "0,3,6|1-2,4-5/0-6");
+    }
+}
+
+TEST_F(Tiers, ThatRanksAreGivenDifferentlyAreNamed)
+{
+    const auto texts =
+        run(3, [&](int r) { setenv("DSCOMM_TIERS", r == 1 ? "0-1|2" : "0|1-2", 1); });
+
+    for (int r = 0; r < 3; r++) {
+        EXPECT_EQ(exits[(size_t)r], 3);
+        EXPECT_EQ(shared->status[r], DSCOMM_ERR_MISMATCH) << texts[(size_t)r];
+        for (const char *part : { "tiers", "0-1|2/0-2", "0|1-2/0-2" })
+            EXPECT_NE(texts[(size_t)r].find(part), std::string::npos) << texts[(size_t)r];
+    }
+}
+
+/* Two ways to write the same tiers agree. */
+TEST_F(Tiers, ThatAreWrittenDifferentlyAgree)
+{
+    run(4, [&](int r) { setenv("DSCOMM_TIERS", r == 1 ? "1,0|2,3/0-3" : "0-1|2-3", 1); });
+    EXPECT_EQ(exits, std::vector<int>(4, 0));
+}
+
+TEST_F(Tiers, ThatAreMalformedAreNamed)
+{
+    const auto texts = run(3, [&](int) { setenv("DSCOMM_TIERS", "0-1|3", 1); });
+
+    for (int r = 0; r < 3; r++) {
+        EXPECT_EQ(exits[(size_t)r], 3);
+        EXPECT_EQ(shared->status[r], DSCOMM_ERR_ENV);
+        for (const char *part : { "DSCOMM_TIERS", "0-1|3", "no such rank" })
+            EXPECT_NE(texts[(size_t)r].find(part), std::string::npos) << texts[(size_t)r];
+    }
+}
+
+/* In a tiered plan a rank has few peers: those that have none of the dead one's messages to wait
+ * for are told, on one host and from host to host. */
+TEST_F(Tiers, D15_ADeadRankIsAnErrorOnAllRanks)
+{
+    for (int victim : { 1, 6 }) {
+        new (shared) Shared();
+        for (int r = 0; r < 7; r++)
+            start(r, [&, r] {
+                setenv("DSCOMM_HOST_ID", r < 3 ? "host-a" : "host-b", 1);
+                return call_for_ever(7, r, "auto", false, "tiered");
+            });
+        for (int i = 0; i < 20000 && shared->calls[victim] < 10; i++)
+            usleep(1000);
+        ASSERT_GE(shared->calls[victim], 10);
+        shared->killed_ns = now_ns();
+        kill(pids[(size_t)victim], SIGKILL);
+        for (int r = 0; r < 7; r++) {
+            EXPECT_EQ(wait_for(r), r == victim ? -SIGKILL : 0);
+            if (r == victim)
+                continue;
+            const std::string name = "rank " + std::to_string(victim);
+
+            EXPECT_EQ(shared->status[r], DSCOMM_ERR_PEER_LOST) << shared->text[r];
+            EXPECT_NE(strstr(shared->text[r], name.c_str()), nullptr) << shared->text[r];
+            EXPECT_LT(shared->seconds[r], 2.0);
+        }
+        pids.clear();
     }
 }
 

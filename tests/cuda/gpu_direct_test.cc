@@ -223,15 +223,6 @@ size_t used_memory()
     return all - unused;
 }
 
-/* What an eviction does, for all plans at once. */
-void drop_plans(dscomm_comm_t *comm)
-{
-    static const int groups[] = { 0, 0 };
-    static const dsc_codec *const codecs[] = { nullptr };
-
-    EXPECT_EQ(dsc_comm_set_tiers(comm, 1, groups, codecs), DSCOMM_OK);
-}
-
 /* Whatever order ranks come in: only when all have left. */
 TEST(Direct, memory_of_dropped_plans_is_freed)
 {
@@ -250,7 +241,7 @@ TEST(Direct, memory_of_dropped_plans_is_freed)
             EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
             sides.expect_same_output(sides.host_call(input), i);
             std::this_thread::sleep_for(std::chrono::milliseconds((i + r) % 2 * 20));
-            drop_plans(world.comms[r]);
+            dsc_comm_drop_plans(world.comms[r]); /* as evictions do */
             after_two = i == 1 ? used_memory() : after_two;
         }
         EXPECT_LE(used_memory(), after_two + (4u << 20)) << "rank " << r;

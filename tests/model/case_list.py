@@ -7,12 +7,15 @@ from vectors import Case
 FLAT = {p: ','.join(map(str, range(p))) for p in (*range(1, 10), 32, 33, 40, 70)}
 L3, L4 = FLAT[3], FLAT[4]
 L34 = '(0,1,2),(3,4,5,6)'
+L16 = '(0),(1,2,3,4,5,6)'
+L52 = '(0,1,2,3,4),(5,6)'
 L1115 = '(0),(1),(2),(3,4,5,6,7)'
 L223 = '((0,1,2),(3,4,5)),((6,7,8),(9,10,11))'
 CROSSED = '(0,3,5),(1,2,4,6)'
 WIDE_BELOW = '(%s),(34,35)' % ','.join(map(str, range(34)))
 WIDE_ABOVE = ','.join('(%d)' % r for r in range(35))
 UNEVEN = '((0,1),(2)),((3,4,5))'
+THREE_OF_8 = '((0,1,2),(3)),((4,5),(6),(7))'
 
 CODECS = ('none', 'fp32', 'fp16', 'bf16', 'int8', 'int8:block=16', 'int8:block=32', 'int8:block=64',
           'int8:block=128')
@@ -436,13 +439,30 @@ def packed():
         yield Case(L4, c, count=2500, feedback=0, calls=1, coll='broadcast', root=2)
 
 
+def tiered():
+    """What the algorithm `tiered` does with a codec: fp32 below, the codec on the slowest tier."""
+    for layout in (L34, L16, L52, L1115, CROSSED):
+        for c in ('int8', 'bf16', 'int4:block=32', 'topk:0.05'):
+            yield Case(layout, 'fp32;' + c, calls=2)
+        yield Case(layout, 'fp32;int8', 'avg', 'bf16', calls=2, inject='1:0:300:7fc0,1:2:5:7f80')
+        for n in (1, 3, 257):
+            yield Case(layout, 'fp32;int8', count=n, calls=2)
+        yield Case(layout, 'fp32;int8', count=9001, feedback=0, calls=1, chunk=512)
+    for layout in (UNEVEN, THREE_OF_8):
+        for c in ('none', 'int8', 'fp8'):
+            yield Case(layout, 'fp32;fp32;' + c, calls=2)
+        yield Case(layout, 'fp32;fp32;int8', 'avg', 'fp16', calls=2, rdtype='bf16')
+        yield Case(layout, 'fp32;fp32;int8', count=5, calls=2)
+        yield Case(layout, 'fp32;fp32;int8', count=9001, calls=2, chunk=512)
+
+
 def cases():
     seen = set()
     for family in (every_codec, sixteen_bit_data, layouts, one_codec_per_tier, sizes, group_sizes,
                    wide_groups, news, extremes, feedback_options, residual_storage, max_and_min,
                    chunk_sizes, small_codes, top_k, rotations, draws, signed, powers_of_two, segments,
                    halves, direct, codes_of_others, momentum,
-                   positions, reused_thresholds, packed):
+                   positions, reused_thresholds, packed, tiered):
         for case in family():
             if case not in seen:
                 seen.add(case)
