@@ -4,6 +4,7 @@
  * DSCOMM_TIERS. They are made once, with the communicator, and are the same on all ranks.
  */
 #include "comm/comm.h"
+#include "tuner/tuner.h"
 
 #include <inttypes.h>
 #include <stdio.h>

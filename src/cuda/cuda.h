@@ -7,6 +7,7 @@
  *   cuda_run.c       what a plan needs: memory, tables, first exchange, captured graph
  *   cuda_steps.c     enqueues a schedule on two streams
  *   cuda_agree.c     what ranks must agree on when a communicator or a plan is made
+ *   cuda_tiers.c     which ranks are near each other
  *   cuda_watch.c     the watchdog; statistics out of the device's ring
  *   cuda_feedback.c  residuals in device memory
  *   schedule.c places.c   a plan as kernels and groups     kernels/  device code
@@ -149,6 +150,11 @@ dscomm_status_t dsc_cuda_all_can(struct dsc_cuda_comm *cc, dscomm_status_t st, b
  * all of them are at cc->agree + n afterwards.
  */
 dscomm_status_t dsc_cuda_gather(struct dsc_cuda_comm *cc, size_t n);
+
+/* ---- cuda_tiers.c ---- */
+
+/* Makes the communicator's tiers. Collective; the settings were compared. */
+dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_env *env);
 /* Waits, with the communicator's deadline, for all that `own` has. what: for the error. */
 dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what);
 

@@ -211,15 +211,17 @@ static dscomm_status_t make_parts(struct dsc_cuda_comm *cc)
 static dscomm_status_t agree_on_settings(struct dsc_cuda_comm *cc, const struct dsc_env *env)
 {
     const dscomm_comm_config_t *const c = &cc->base.config;
-    char text[DSC_AGREE_BYTES];
+    char text[DSC_AGREE_BYTES], tiers[DSC_TIERS_SETTING_BYTES] = "";
+    const dscomm_status_t st =
+        dsc_tiers_setting(env->tiers, cc->base.n_ranks, tiers, sizeof(tiers));
 
     snprintf(text, sizeof(text),
              "version=%s chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu seed=%u min_bytes=%zu "
-             "cuda_graphs=%d cuda_direct=%s cuda_direct_bytes=%llu exact_order=%d",
+             "cuda_graphs=%d cuda_direct=%s cuda_direct_bytes=%llu exact_order=%d tiers=%s",
              dscomm_version(), c->chunk_bytes, c->algorithm, (unsigned long long)env->oneshot_bytes,
              c->seed, c->min_bytes, cc->use_graphs, env->cuda_direct,
-             (unsigned long long)env->cuda_direct_bytes, c->exact_order);
-    return dsc_cuda_agree(cc, DSCOMM_OK, text);
+             (unsigned long long)env->cuda_direct_bytes, c->exact_order, tiers);
+    return dsc_cuda_agree(cc, st, text);
 }
 
 static dscomm_status_t read_settings(const dscomm_comm_config_t *config, const struct dsc_env **env,
@@ -276,6 +278,8 @@ dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl, const dscomm_comm_confi
         st = agree_on_settings(cc, env);
     if (st == DSCOMM_OK)
         st = dsc_direct_init(cc, env);
+    if (st == DSCOMM_OK)
+        st = dsc_cuda_find_tiers(cc, env);
     if (st < 0) {
         free_parts(cc);
         dsc_free(cc);

@@ -178,16 +178,6 @@ static void add_group(struct text *text, const int *groups, int n_ranks, int fir
     }
 }
 
-const char *dsc_tier_kind_name(enum dsc_tier_kind kind)
-{
-    static const char *const names[] = {
-        [DSC_TIER_FABRIC] = "fabric", [DSC_TIER_HOST] = "host", [DSC_TIER_RACK] = "rack",
-        [DSC_TIER_RDMA] = "rdma",     [DSC_TIER_TCP] = "tcp",   [DSC_TIER_GIVEN] = "given",
-    };
-
-    return names[kind];
-}
-
 size_t dsc_tiers_text(const struct dsc_tiers *tiers, char *buf, size_t buf_bytes)
 {
     struct text text = { buf, buf_bytes, 0 };

@@ -101,7 +101,6 @@ DSC_SHARED void dsc_tier_facts_of(const dscomm_topo_t *topo, int device, const c
 dscomm_status_t dsc_tiers_build(const struct dsc_tier_facts *facts, int n_ranks, const char *given,
                                 struct dsc_tiers *tiers_out);
 void dsc_tiers_fini(struct dsc_tiers *tiers);
-const char *dsc_tier_kind_name(enum dsc_tier_kind kind);
 /* The tiers as DSCOMM_TIERS would give them; cut to the buffer. Returns the whole length. */
 size_t dsc_tiers_text(const struct dsc_tiers *tiers, char *buf, size_t buf_bytes);
 

@@ -5,9 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/gpu_case.h"
-#include "support/internal_begin.h"
-#include "comm/comm.h"
-#include "support/internal_end.h"
+#include "support/choose.h"
 
 namespace {
 
@@ -109,36 +107,86 @@ TEST_P(Others, have_the_bits_of_the_host)
 INSTANTIATE_TEST_SUITE_P(all, Others, testing::ValuesIn(collectives),
                          [](const auto &info) { return std::string(info.param.name); });
 
-/* Two tiers of 3 + 4 ranks, with one codec and with one per tier. */
-TEST(Tiers, have_the_bits_of_the_host)
+struct TiersCase {
+    const char *name, *tiers;
+    int n_ranks;
+    std::vector<const char *> codecs; /* per tier; one: what algorithm tiered makes of it */
+};
+
+class Tiers : public testing::TestWithParam<TiersCase> {};
+
+/* One call on a device and on the host, both as the case wants it. */
+dscomm_status_t tiered_call(const TiersCase &what, const GpuCase &c, dscomm_comm_t *comm,
+                            const void *send, void *recv, dscomm_feedback_t *fb,
+                            dscomm_stream_t *stream)
 {
-    static const int groups[] = { 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 };
-    const char *const codecs[][2] = { { "int8", "int8" }, { "fp16", "int4" }, { "none", "int8" } };
+    const dscomm_codec_t *const codec = dscomm_codec(what.codecs.back());
+    std::vector<const dscomm_codec_t *> codecs;
 
-    for (const auto &pair : codecs) {
-        GpuCase c;
+    if (what.codecs.size() == 1)
+        return dscomm_allreduce_compressed(send, recv, c.count, c.dtype, c.op, codec, fb, comm,
+                                           stream);
+    for (const char *spec : what.codecs)
+        codecs.push_back(dscomm_codec(spec));
+    return chosen_allreduce(comm, tiered_choice(codecs), send, recv, c.count, c.dtype, c.op, codec,
+                            fb, stream);
+}
 
-        c.n_ranks = 7;
-        c.count = 40000;
-        c.spec = pair[1];
-        const GpuWorld world(7);
-        const dsc_codec *const of_tiers[] = { dscomm_codec(pair[0]), dscomm_codec(pair[1]) };
+TEST_P(Tiers, have_the_bits_of_the_host)
+{
+    const TiersCase &what = GetParam();
+    GpuCase c;
 
-        world.each([&](int r) {
-            GpuSides sides(world, c, r);
+    c.n_ranks = what.n_ranks;
+    c.count = 40000;
+    c.spec = what.codecs.back();
+    const GpuWorld world(c.n_ranks);
 
-            for (dscomm_comm_t *comm : { world.comms[r], world.host->comms[r] })
-                EXPECT_EQ(dsc_comm_set_tiers(comm, 2, groups, of_tiers), DSCOMM_OK);
-            for (int step = 0; step < 3; step++) {
-                const Bytes input = make_input(c, r, step, step == 1);
+    world.each([&](int r) {
+        GpuSides sides(world, c, r);
 
-                sides.put(input);
-                EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
-                sides.expect_same_output(sides.host_call(input), step);
-                sides.expect_same_residuals();
-            }
-        });
-    }
+        for (dscomm_comm_t *comm : { world.comms[r], world.host->comms[r] }) {
+            EXPECT_EQ(dsc_comm_set_tiers(comm, nullptr, what.tiers), DSCOMM_OK);
+            comm->algorithm = DSC_ALG_TIERED;
+        }
+        for (int step = 0; step < 3; step++) {
+            const Bytes input = make_input(c, r, step, step == 1);
+            Bytes expected(input.size());
+
+            sides.put(input);
+            EXPECT_EQ(tiered_call(what, c, world.comms[r], sides.device_send(), sides.device_recv(),
+                                  sides.device_fb, world.stream(r)),
+                      DSCOMM_OK)
+                << dscomm_last_error();
+            EXPECT_EQ(tiered_call(what, c, world.host->comms[r], input.data(), expected.data(),
+                                  sides.host_fb, nullptr),
+                      DSCOMM_OK);
+            sides.expect_same_output(expected, step);
+            sides.expect_same_residuals();
+        }
+    });
+}
+
+const TiersCase tiers_cases[] = {
+    { "3_and_4_of_int8", "0-2|3-6", 7, { "int8", "int8" } },
+    { "3_and_4_of_fp16_and_int4", "0-2|3-6", 7, { "fp16", "int4" } },
+    { "3_and_4_of_none_and_int8", "0-2|3-6", 7, { "none", "int8" } },
+    { "3_and_4_by_word", "0-2|3-6", 7, { "int8" } },
+    { "1_and_2_by_word", "0|1-2", 3, { "int4:block=32" } },
+    { "three_levels", "0-1|2|3-5/0-2|3-5", 6, { "none", "fp16", "int8" } },
+    { "three_levels_by_word", "0-1|2|3-5/0-2|3-5", 6, { "int8" } },
+};
+
+INSTANTIATE_TEST_SUITE_P(all, Tiers, testing::ValuesIn(tiers_cases),
+                         [](const auto &info) { return std::string(info.param.name); });
+
+/* Ranks of one host are in one tier; what their devices' links are is asked of the topology. */
+TEST(TiersOfDevices, are_found)
+{
+    const GpuWorld world(3);
+
+    for (const dscomm_comm_t *comm : world.comms)
+        EXPECT_STREQ(dscomm_comm_tiers(comm), "0-2");
 }
 
 TEST(Groups, run_their_calls_in_order)

@@ -60,7 +60,12 @@ inline dscomm_status_t chosen_allreduce(dscomm_comm_t *comm, const dsc_choice &c
 
     args.send = send;
     args.recv = recv;
-    args.shape = dsc_shape_make(DSC_ALLREDUCE, count, dtype, op, codec, feedback != nullptr);
+    args.shape.collective = DSC_ALLREDUCE;
+    args.shape.count = count;
+    args.shape.dtype = dtype;
+    args.shape.op = op;
+    args.shape.codec = codec;
+    args.shape.feedback = feedback != nullptr;
     args.shape.choice = choice;
     args.feedback = feedback;
     return comm->backend->issue(comm, stream, &args);
