@@ -236,7 +236,7 @@ void dsc_plan_destroy(struct dscomm_plan *plan); /* NULL allowed */
 
 /* ---- choice.c ---- */
 
-DSC_SHARED bool dsc_choice_equal(const struct dsc_choice *a, const struct dsc_choice *b);
+bool dsc_choice_equal(const struct dsc_choice *a, const struct dsc_choice *b);
 DSC_SHARED const char *dsc_algorithm_name(enum dsc_algorithm algorithm);
 /* The other way; false: no such name. */
 bool dsc_algorithm_find(const char *name, enum dsc_algorithm *algorithm_out);

@@ -294,7 +294,7 @@ TEST(Direct, a_graph_of_the_caller_goes_on)
         EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
         EXPECT_EQ(cudaStreamEndCapture(world.streams[r], &graph), cudaSuccess);
         EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
-        drop_plans(world.comms[r]);
+        dsc_comm_drop_plans(world.comms[r]);
         EXPECT_EQ(dscomm_comm_destroy(world.comms[r]), DSCOMM_ERR_BAD_STATE);
         for (int step = 1; step < 4; step++) {
             const Bytes input = make_input(c, r, step, false);
