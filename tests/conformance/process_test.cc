@@ -337,6 +337,9 @@ class Tiers : public Processes {
                 set_variables(r);
                 dscomm_comm_t *const comm = join(n, r, "auto", 2000, "tiered");
 
+                shared->joined++;
+                for (int i = 0; i < 3000 && shared->joined < n; i++)
+                    usleep(1000); /* rank 0 has the rendezvous: it stays until all had an answer */
                 if (comm == nullptr)
                     return 3;
                 const int rc = call_tiered(comm, n, &tiers);
