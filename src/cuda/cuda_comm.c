@@ -118,6 +118,7 @@ static void cuda_stats(const struct dscomm_comm *comm, dscomm_stats_t *stats)
 static void free_parts(struct dsc_cuda_comm *cc)
 {
     dsc_comm_drop_plans(&cc->base);
+    dsc_cuda_sweep(cc); /* what was dropped before, while a graph held it */
     dsc_direct_close(cc);
     dsc_watch_stop(cc);
     if (cc->side != NULL)

@@ -177,6 +177,7 @@ int rank_that_differs(int rank, const char *id)
     setenv("DSCOMM_CUDA_DIRECT", rank == 2 ? "auto" : "1", 1);
     NEED(join(rank, id, 20000, &me) != 0);
     NEED(strstr(dscomm_last_error(), "cuda_direct: rank 0 has 1, rank 2 has auto"));
+    NEED(ncclCommDestroy(me.nccl) == ncclSuccess);
     return 0;
 }
 
@@ -199,7 +200,10 @@ int rank_with_loss(int rank, const char *id, bool dies)
     for (int i = 0; i < 1000 && dscomm_comm_async_error(me.comm, &text) == DSCOMM_OK; i++)
         usleep(rank == 1 ? 0 : 10000);
     NEED(rank == 1 || strstr(text, "for rank 1, at FINAL") || strstr(text, "has given up"));
-    return leave(rank, me, true);
+    const bool has_failed = dscomm_comm_async_error(me.comm, nullptr) < 0;
+
+    NEED(leave(rank, me, true) == 0);
+    return has_failed || ncclCommAbort(me.nccl) == ncclSuccess ? 0 : 1;
 }
 
 int rank_main(int rank, const char *id, const char *mode, int n_ranks)
