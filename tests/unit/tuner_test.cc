@@ -530,6 +530,32 @@ TEST(Tuner, AnswersAreEqualAndSorted)
         }
 }
 
+/* Every allocation may fail: a status, nothing left behind, and the same answer afterwards. */
+TEST(Tuner, OutOfMemory)
+{
+    const std::vector<int> groups = host_groups(2, 2);
+    const struct dsc_rates rates =
+        frozen_device({ { DSC_TIER_HOST, 20, 1000 }, { DSC_TIER_TCP, 1, 30000 } });
+    const struct dsc_question q = question_of(4, groups, 4096, "aggressive");
+    const struct dsc_decision want = choose(q, rates);
+    const size_t live = dsc_mem_live(DSC_MEM_PLAN) + dsc_mem_live(DSC_MEM_TUNER);
+    int64_t n_failed = 0, n_tried = 0;
+
+    dscomm_set_log([](void *, dscomm_log_level_t, const char *) {}, nullptr);
+    for (int64_t k = 1; n_failed == n_tried; k = k * 9 / 8 + 1, n_tried++) {
+        struct dsc_decision got = {};
+        dsc_mem_fail_after(k);
+        const dscomm_status_t st = dsc_tuner_choose(&q, &rates, &got);
+        dsc_mem_fail_after(-1);
+        n_failed += st == DSCOMM_ERR_NO_MEMORY;
+        if (st == DSCOMM_OK) /* k is beyond the last one */
+            EXPECT_STREQ(got.reason, want.reason);
+        EXPECT_EQ(dsc_mem_live(DSC_MEM_PLAN) + dsc_mem_live(DSC_MEM_TUNER), live) << k;
+    }
+    EXPECT_GT(n_failed, 20);
+    dscomm_set_log(nullptr, nullptr);
+}
+
 /* A decision is made within a call: 64 MiB of float32 on 8 ranks. Loose: the machine may be busy.
  */
 TEST(Tuner, IsFast)
