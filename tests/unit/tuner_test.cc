@@ -133,8 +133,8 @@ struct dsc_question plain_question(int n_ranks, size_t count)
     return q;
 }
 
-const struct dsc_option &find(const std::vector<struct dsc_option> &options,
-                              const std::string &spec, enum dsc_algorithm algorithm, int n_tiers)
+struct dsc_option find(const std::vector<struct dsc_option> &options, const std::string &spec,
+                       enum dsc_algorithm algorithm, int n_tiers)
 {
     for (const struct dsc_option &o : options)
         if (spec_of(o) == spec && o.choice.algorithm == algorithm && o.choice.n_tiers == n_tiers)
@@ -147,7 +147,7 @@ TEST(Cost, TwoShotOfTwoRanksWithoutOverlap)
 {
     const size_t n = 1 << 20;
     const auto options = options_of(plain_question(2, n), plain_rates(1000000000));
-    const auto &o = find(options, "none", DSC_ALG_TWO_SHOT, 1);
+    const struct dsc_option o = find(options, "none", DSC_ALG_TWO_SHOT, 1);
 
     /* Up and down half the vector each way; a latency per stage. */
     EXPECT_EQ(o.tx_bytes[0], 4 * n);
@@ -161,7 +161,7 @@ TEST(Cost, OneShotSendsTheWholeVectorToAll)
 {
     const size_t n = 1 << 16;
     const auto options = options_of(plain_question(4, n), plain_rates(1000000000));
-    const auto &o = find(options, "none", DSC_ALG_ONE_SHOT, 1);
+    const struct dsc_option o = find(options, "none", DSC_ALG_ONE_SHOT, 1);
 
     EXPECT_EQ(o.tx_bytes[0], 3 * 4 * n);
     EXPECT_EQ(o.latency_ns, 1000u);
@@ -183,13 +183,13 @@ TEST(Cost, OverlapTakesTheBusiestResourceAndTheEnds)
 
     rates.overlap = 1;
     const auto options = options_of(plain_question(2, n), rates);
-    const auto &o = find(options, "none", DSC_ALG_TWO_SHOT, 1);
+    const struct dsc_option o = find(options, "none", DSC_ALG_TWO_SHOT, 1);
 
     EXPECT_GT(o.total_ns, o.wire_ns[0] + o.latency_ns);
     EXPECT_LT(o.total_ns, o.wire_ns[0] + o.latency_ns + o.codec_ns / 30);
     rates.tiers[0].bytes_per_s *= 1000; /* now the CPU is the busiest */
     const auto fast = options_of(plain_question(2, n), rates);
-    const auto &f = find(fast, "none", DSC_ALG_TWO_SHOT, 1);
+    const struct dsc_option f = find(fast, "none", DSC_ALG_TWO_SHOT, 1);
     EXPECT_GT(f.total_ns, f.cpu_ns);
     EXPECT_LT(f.total_ns, f.cpu_ns + f.latency_ns + f.wire_ns[0]);
 }
@@ -231,8 +231,8 @@ TEST(Tiers, OnlyTheSlowTierIsCompressed)
 
     q.dtype = DSCOMM_FLOAT32;
     const auto options = options_of(q, rates);
-    const auto &flat = find(options, "none", DSC_ALG_TWO_SHOT, 1);
-    const auto &tiered = find(options, "none", DSC_ALG_TWO_SHOT, 2);
+    const struct dsc_option flat = find(options, "none", DSC_ALG_TWO_SHOT, 1);
+    const struct dsc_option tiered = find(options, "none", DSC_ALG_TWO_SHOT, 2);
 
     /* A quarter to each of 3, 2 of them on the other host, up and down; or half of a half. */
     EXPECT_EQ(flat.tx_bytes[1], 2u * 2 * 4 * (1 << 24) / 4);
@@ -256,7 +256,7 @@ TEST(Tiers, UnevenGroupsCostWhatTheSlowestRankTakes)
     struct dsc_question q = question_of(7, groups, 7 << 16, "balanced");
 
     q.dtype = DSCOMM_FLOAT32;
-    const auto &o = find(options_of(q, rates), "none", DSC_ALG_TWO_SHOT, 2);
+    const struct dsc_option o = find(options_of(q, rates), "none", DSC_ALG_TWO_SHOT, 2);
     /* The lone rank sends half of every piece up and owns the other half, which goes to six. */
     EXPECT_GT(o.tx_bytes[1], 4u * (7 << 16) * 9 / 10);
 }
@@ -424,8 +424,8 @@ TEST(Seed, ChoicesFlipWithTheCodecsSpeed)
     EXPECT_EQ(chosen(q, rates_at(at * 1.01)), "none");
     /* Wire saved against codec time, as in the table's own figures. */
     const auto options = options_of(q, rates_at(at));
-    const auto &coded = find(options, "int8", DSC_ALG_TWO_SHOT, 1);
-    const auto &plain = find(options, "none", DSC_ALG_TWO_SHOT, 1);
+    const struct dsc_option coded = find(options, "int8", DSC_ALG_TWO_SHOT, 1);
+    const struct dsc_option plain = find(options, "none", DSC_ALG_TWO_SHOT, 1);
     EXPECT_NEAR(double(coded.total_ns) / double(plain.total_ns), 0.98, 0.01);
 }
 
