@@ -10,6 +10,7 @@
  *   load.h load.c                          what a plan asks of links and CPUs
  *   cost.h cost.c                          how long that takes
  *   options.c choose.c                     the candidates with their cost; the one to take, and why
+ *   guard.h guard.c                        what calls say later: bans and drift, by epochs
  *   explain.c explain_json.c               the whole table for people and for programs
  */
 #ifndef DSC_TUNER_H
@@ -17,6 +18,7 @@
 
 #include "dscomm/tuner.h"
 #include "plan/plan.h"
+#include "tuner/guard.h"
 #include "tuner/machine.h"
 #include "tuner/profile.h"
 #include "tuner/rates.h"
