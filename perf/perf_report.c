@@ -121,12 +121,16 @@ static void print_place(const struct perf_placement *place, bool per_iter)
     print_number(place->mean_us > 0.0 ? 100.0 * place->stdev_us / place->mean_us : 0.0, 8);
 }
 
-/* The first word of a plan's line is its algorithm: shown where it changes from size to size. */
+/*
+ * The first word of a plan's line is its algorithm: shown where it changes from size to size, and
+ * always where the codec may do so too.
+ */
 static void print_plan(struct perf_report *report, const struct perf_result *result)
 {
     const size_t n = strcspn(result->plan, " ") + 1;
+    const bool is_auto = strncmp(result->codec, "auto", 4) == 0;
 
-    if (result->plan[0] == '\0' || strncmp(result->plan, report->plan_shown, n) == 0)
+    if (result->plan[0] == '\0' || (!is_auto && strncmp(result->plan, report->plan_shown, n) == 0))
         return;
     printf("# plan %s\n", result->plan);
     memcpy(report->plan_shown, result->plan, sizeof(report->plan_shown));

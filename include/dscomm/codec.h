@@ -67,7 +67,8 @@ DSCOMM_API const char *dscomm_codec_spec(const dscomm_codec_t *codec);
 
 /**
  * Size in bytes of a message of n elements, a multiple of 16: exact, or for "lossless" and
- * ",entropy" the most it can be. For "none" and "lossless" that of float32. Threads: any.
+ * ",entropy" the most it can be. For "none" and "lossless" that of float32; "auto" has no messages:
+ * SIZE_MAX - 15. Threads: any.
  */
 DSCOMM_API size_t dscomm_codec_bound(const dscomm_codec_t *codec, size_t n);
 

@@ -114,6 +114,20 @@ DSCOMM_API dscomm_status_t dscomm_tuner_explain_text(const dscomm_tuner_t *tuner
                                                      dscomm_explain_format_t format, char *buf,
                                                      size_t buf_bytes, size_t *needed_out);
 
+/**
+ * The table by which a communicator chooses for codec "auto" right now: with the rates of its
+ * ranks, and what it has learned from calls. Waits for queued calls. Equal on all ranks.
+ *
+ * @param comm  Has made an allreduce with codec "auto".
+ * @param query Borrowed for the call.
+ *
+ * @return as dscomm_tuner_explain()
+ *         DSCOMM_ERR_BAD_STATE  no call with codec "auto" was made, or the communicator has failed
+ */
+DSCOMM_API dscomm_status_t dscomm_comm_explain(dscomm_comm_t *comm,
+                                               const dscomm_tuner_query_t *query,
+                                               dscomm_explain_format_t format, FILE *out);
+
 #ifdef __cplusplus
 }
 #endif

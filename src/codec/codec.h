@@ -108,6 +108,31 @@ struct dsc_place {
 /* That of the longest messages. */
 #define DSC_LAST_PLACE ((struct dsc_place){ 1, 2 })
 
+/* ---- error budgets: budget.c ---- */
+
+enum dsc_budget_name {
+    DSC_BUDGET_EXACT,
+    DSC_BUDGET_HIGH,
+    DSC_BUDGET_BALANCED,
+    DSC_BUDGET_AGGRESSIVE,
+    DSC_BUDGET_NUMBER,
+};
+
+struct dsc_budget {
+    enum dsc_budget_name name;
+    uint32_t ppm; /* of a number: the largest relative error of one encode, in millionths */
+};
+
+#define DSC_BUDGET_FORM \
+    "exact, high, balanced, aggressive, or a relative error from 0 to 1 with at most 6 decimals"
+
+/* False: the text is none of DSC_BUDGET_FORM. */
+bool dsc_budget_parse(const char *text, struct dsc_budget *budget_out);
+/* The text of a budget, as it would be parsed. Returns text. */
+const char *dsc_budget_text(const struct dsc_budget *budget, char *text, size_t text_bytes);
+
+/* ---- codecs ---- */
+
 /* A parsed spec. */
 struct dsc_codec {
     const struct dsc_codec_ops *ops;
@@ -135,7 +160,15 @@ struct dsc_codec {
     const struct dsc_codec *packed;
     uint32_t n_planes;
     uint32_t fill_ppm; /* what dense gradients take of message_bytes(), nominally; millionths */
+
+    /* automatic.c: a communicator chooses; has no ops. Without a budget: the communicator's. */
+    bool is_auto, has_budget;
+    struct dsc_budget budget;
 };
+
+/* NULL: admitted; else why not, in words. `none` and `lossless` always are. */
+const char *dsc_budget_refuses(const struct dsc_budget *budget, const struct dsc_codec *codec,
+                               bool feedback);
 
 /* entropy.c: of every row with a packed codec. */
 extern const struct dsc_codec_ops dsc_entropy_ops;
@@ -182,7 +215,7 @@ struct dsc_family {
 
 extern const struct dsc_family dsc_family_none, dsc_family_fp32, dsc_family_fp16, dsc_family_bf16,
     dsc_family_int8, dsc_family_int4, dsc_family_fp8, dsc_family_mxfp8, dsc_family_mxfp4,
-    dsc_family_mxint8, dsc_family_nvfp4, dsc_family_topk, dsc_family_lossless;
+    dsc_family_mxint8, dsc_family_nvfp4, dsc_family_topk, dsc_family_lossless, dsc_family_auto;
 
 /* Codecs that a process may make of free numbers. */
 #define DSC_INTERNED_MAX 256

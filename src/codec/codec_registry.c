@@ -16,7 +16,7 @@ static const struct dsc_family *const families[] = {
     &dsc_family_none,     &dsc_family_fp32,   &dsc_family_fp16,  &dsc_family_bf16,
     &dsc_family_int8,     &dsc_family_int4,   &dsc_family_fp8,   &dsc_family_mxfp8,
     &dsc_family_mxfp4,    &dsc_family_mxint8, &dsc_family_nvfp4, &dsc_family_topk,
-    &dsc_family_lossless,
+    &dsc_family_lossless, &dsc_family_auto,
 };
 
 /* New ones go to the end: files of tests/fuzz/corpus hold indices. */
@@ -133,7 +133,7 @@ static void list_allowed(char *dst, size_t dst_bytes)
 
 static dscomm_status_t fail_null(const char *what)
 {
-    char allowed[300];
+    char allowed[400];
 
     list_allowed(allowed, sizeof(allowed));
     return dsc_fail(DSCOMM_ERR_INVALID, "codec %s is NULL; allowed: %s", what, allowed);
@@ -141,7 +141,7 @@ static dscomm_status_t fail_null(const char *what)
 
 static dscomm_status_t fail_unknown(const char *spec)
 {
-    char shown[80], allowed[300];
+    char shown[80], allowed[400];
 
     quote(shown, sizeof(shown), spec);
     list_allowed(allowed, sizeof(allowed));
@@ -214,7 +214,7 @@ size_t dscomm_codec_bound(const dscomm_codec_t *codec, size_t n)
 {
     if (codec == NULL)
         codec = dsc_family_none.rows;
-    return n <= ELEMS_MAX ? dsc_codec_message_bytes(codec, n) : SIZE_MAX - 15;
+    return n <= ELEMS_MAX && !codec->is_auto ? dsc_codec_message_bytes(codec, n) : SIZE_MAX - 15;
 }
 
 /* An array of a call: there, unless nothing is read or written, and aligned. */
@@ -232,6 +232,11 @@ static dscomm_status_t check_call(const dscomm_codec_t *codec, const void *bytes
 {
     if (codec == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "codec is NULL");
+    if (codec->is_auto)
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "codec %s has no messages: it lets a communicator choose one for its "
+                        "allreduces",
+                        codec->spec);
     if (n > ELEMS_MAX)
         return dsc_fail(DSCOMM_ERR_INVALID, "%zu elements, at most %zu", n, ELEMS_MAX);
     DSC_TRY(check_array(role, bytes, n, 16));

@@ -100,7 +100,12 @@ dscomm_status_t dsc_comm_settings(const dscomm_comm_config_t *config, const stru
 
 static dscomm_status_t read_settings(const dscomm_comm_config_t *config, struct settings *out)
 {
+    struct dsc_budget budget;
+
     DSC_TRY(dsc_env_get(&out->env));
+    if (!dsc_budget_parse(out->env->error_budget, &budget))
+        return dsc_fail(DSCOMM_ERR_ENV, "DSCOMM_ERROR_BUDGET=\"%.40s\", must be " DSC_BUDGET_FORM,
+                        out->env->error_budget);
     out->tiers = out->env->tiers;
     return dsc_comm_settings(config, out->env, &out->config);
 }
@@ -130,11 +135,11 @@ static dscomm_status_t settings_text(const struct settings *s, int n_ranks, char
     DSC_TRY(dsc_tiers_setting(s->tiers, n_ranks, tiers, sizeof(tiers)));
     snprintf(text, bytes,
              "chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu window=%llu socket_nsocks=%llu "
-             "crc=%llu transport=%s seed=%u min_bytes=%zu tiers=%s",
+             "crc=%llu transport=%s seed=%u min_bytes=%zu tiers=%s error_budget=%s",
              s->config.chunk_bytes, s->config.algorithm, (unsigned long long)s->env->oneshot_bytes,
              (unsigned long long)s->env->window, (unsigned long long)s->env->socket_nsocks,
              (unsigned long long)s->env->crc, s->config.transport, s->config.seed,
-             s->config.min_bytes, tiers);
+             s->config.min_bytes, tiers, s->env->error_budget);
     return DSCOMM_OK;
 }
 
@@ -251,6 +256,7 @@ void dsc_comm_init(struct dscomm_comm *comm, const struct dsc_backend *backend, 
     comm->min_chunk_elems = MIN_CHUNK_ELEMS;
     comm->oneshot_bytes = (size_t)env->oneshot_bytes;
     dsc_algorithm_find(settings->algorithm, &comm->algorithm);
+    dsc_budget_parse(env->error_budget, &comm->budget); /* checked before */
 }
 
 static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
@@ -334,6 +340,7 @@ dscomm_status_t dscomm_comm_destroy(dscomm_comm_t *comm)
     DSC_TRY(comm->backend->close(comm));
     dsc_group_forget(comm);
     dsc_free(comm->group.calls.args);
+    dsc_auto_destroy(comm->automatic);
     dsc_tiers_fini(&comm->tiers);
     dsc_free(comm->tiers_text);
     dsc_free(comm);

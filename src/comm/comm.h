@@ -82,7 +82,11 @@ struct dsc_last_call {
  */
 typedef uint32_t dsc_note_fn(void *user, uint64_t call, uint32_t note);
 
+/* For tests: a rank's rates in place of what a profile or a measurement says. */
+typedef void dsc_rates_fn(void *user, struct dsc_rates *rates_out);
+
 struct dscomm_comm;
+struct dsc_auto;
 
 struct dsc_plan_entry {
     struct dsc_shape shape;
@@ -98,6 +102,7 @@ struct dsc_plan_entry {
  */
 struct dsc_backend {
     const char *name;
+    bool tunes;  /* codec auto: a turn's calls may talk, notes come with messages */
     bool fuses;  /* small allreduces of a group may become one call */
     bool splits; /* dscomm_comm_split() */
     /* What of shapes only the backend knows: codecs that it does not have. */
@@ -155,10 +160,13 @@ struct dscomm_comm {
     void *saved_input;
     size_t saved_bytes;
     struct dsc_last_call last_call;
-    uint64_t allreduces; /* finished */
-    uint32_t own_note;   /* about the last of them; what the next one tells */
+    uint64_t allreduces;        /* finished */
+    uint32_t own_note;          /* about the last of them; what the next one tells */
+    struct dsc_budget budget;   /* of codec auto */
+    struct dsc_auto *automatic; /* NULL before the first call with that codec */
     dsc_note_fn *note_fn;
-    void *note_user;
+    dsc_rates_fn *rates_fn;
+    void *test_user; /* of both */
 };
 
 /* ---- comm.c ---- */
@@ -213,6 +221,22 @@ uint32_t dsc_notes_own(const struct dscomm_comm *comm, const struct dsc_plan_par
 void dsc_notes_finish(struct dscomm_comm *comm, const struct dscomm_plan *plan,
                       const struct dsc_exec_outcome *outcome);
 
+/* ---- auto*.c: in a call's turn ---- */
+
+/*
+ * A call with codec auto gets codec and choice; with any other it stays as it is. The first auto
+ * call makes ready, which is collective, and takes a moment where no profile fits. An error has
+ * been told to the peers.
+ */
+dscomm_status_t dsc_auto_resolve(struct dscomm_comm *comm, struct dsc_shape *shape);
+/* An allreduce has finished, with this merged note. */
+void dsc_auto_finish(struct dscomm_comm *comm, uint32_t note);
+void dsc_auto_destroy(struct dsc_auto *automatic); /* NULL allowed */
+/* What it knows; for tests. NULL: no auto call was made. */
+const struct dsc_guard *dsc_auto_guard(const struct dscomm_comm *comm);
+/* auto_rates.c: the worst of all ranks, from profiles or by measuring. Collective. */
+dscomm_status_t dsc_auto_rates(struct dscomm_comm *comm, struct dsc_rates *rates_out);
+
 /* ---- collectives.c ---- */
 
 /* DSCOMM_ERR_BAD_STATE once the communicator has failed. */
@@ -256,6 +280,8 @@ dscomm_status_t dsc_batch_run(struct dscomm_comm *comm, const struct dsc_call_ar
 void dsc_batches_destroy(struct dscomm_comm *comm);
 
 /* ---- plans.c ---- */
+
+bool dsc_shape_equal(const struct dsc_shape *a, const struct dsc_shape *b);
 
 /* What a plan's parameters take from the shape alone. */
 DSC_SHARED struct dsc_plan_params dsc_shape_params(const struct dscomm_comm *comm,

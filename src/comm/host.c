@@ -256,6 +256,7 @@ static dscomm_status_t host_close(struct dscomm_comm *comm)
 
 const struct dsc_backend dsc_backend_host = {
     .name = "host",
+    .tunes = true,
     .fuses = true,
     .splits = true,
     .check_shape = host_check_shape,

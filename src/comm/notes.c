@@ -44,7 +44,7 @@ uint32_t dsc_notes_own(const struct dscomm_comm *comm, const struct dsc_plan_par
     if (params->collective != DSC_ALLREDUCE)
         return 0;
     if (comm->note_fn != NULL)
-        return comm->note_fn(comm->note_user, comm->allreduces, comm->own_note);
+        return comm->note_fn(comm->test_user, comm->allreduces, comm->own_note);
     return comm->own_note;
 }
 
@@ -117,6 +117,7 @@ void dsc_notes_finish(struct dscomm_comm *comm, const struct dscomm_plan *plan,
         return;
     comm->own_note = note_of(plan, outcome);
     comm->allreduces++;
+    dsc_auto_finish(comm, outcome->note);
 }
 
 dscomm_status_t dscomm_comm_last_call(const dscomm_comm_t *comm, dscomm_call_stats_t *stats_out)

@@ -12,7 +12,7 @@
 #define MESSAGE_SLACK 256  /* padding, tables of segments */
 #define CHUNKS_PER_PIECE 4 /* enough to overlap encode, transfer, reduce and decode */
 
-static bool same_shape(const struct dsc_shape *a, const struct dsc_shape *b)
+bool dsc_shape_equal(const struct dsc_shape *a, const struct dsc_shape *b)
 {
     return a->collective == b->collective && a->root == b->root && a->count == b->count &&
            a->dtype == b->dtype && a->op == b->op && a->codec == b->codec &&
@@ -171,10 +171,10 @@ static struct dsc_plan_entry *free_entry(struct dscomm_comm *comm)
 
 struct dsc_plan_entry *dsc_comm_find_plan(struct dscomm_comm *comm, const struct dsc_shape *shape)
 {
-    if (comm->last != NULL && same_shape(&comm->last->shape, shape))
+    if (comm->last != NULL && dsc_shape_equal(&comm->last->shape, shape))
         return comm->last;
     for (int i = 0; i < comm->n_plans; i++)
-        if (comm->plans[i].run != NULL && same_shape(&comm->plans[i].shape, shape))
+        if (comm->plans[i].run != NULL && dsc_shape_equal(&comm->plans[i].shape, shape))
             return &comm->plans[i];
     return NULL;
 }
@@ -182,8 +182,11 @@ struct dsc_plan_entry *dsc_comm_find_plan(struct dscomm_comm *comm, const struct
 dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *shape,
                               struct dsc_plan_entry **entry_out)
 {
-    struct dsc_plan_entry *entry = dsc_comm_find_plan(comm, shape);
+    struct dsc_shape resolved = *shape;
+    struct dsc_plan_entry *entry;
 
+    DSC_TRY(dsc_auto_resolve(comm, &resolved));
+    entry = dsc_comm_find_plan(comm, &resolved);
     if (entry == NULL) {
         dscomm_status_t st;
 
@@ -192,7 +195,7 @@ dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct dsc_shape *
             return dsc_fail(DSCOMM_ERR_LIMIT, "all %d plans were made by dscomm_plan_create()",
                             DSC_MAX_PLANS);
         comm->last = NULL; /* it may have been evicted */
-        st = make(comm, entry, shape);
+        st = make(comm, entry, &resolved);
         if (st < 0)
             return dsc_comm_fail(comm, entry, st, -1);
     }

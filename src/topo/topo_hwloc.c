@@ -187,6 +187,9 @@ static dscomm_status_t read_hwloc(dscomm_topo_t *topo, hwloc_topology_t hwloc, c
     return add_all(&walk, hwloc);
 }
 
+/* libudev, which hwloc asks about devices, makes a key of its own at first use without a lock. */
+static pthread_mutex_t hwloc_lock = PTHREAD_MUTEX_INITIALIZER;
+
 dscomm_status_t dsc_topo_read_hwloc(dscomm_topo_t *topo, const char *xml_path)
 {
     hwloc_topology_t hwloc;
@@ -194,10 +197,12 @@ dscomm_status_t dsc_topo_read_hwloc(dscomm_topo_t *topo, const char *xml_path)
 
     if (hwloc_topology_init(&hwloc) != 0)
         return dsc_fail(DSCOMM_ERR_SYSTEM, "hwloc cannot start");
+    (void)pthread_mutex_lock(&hwloc_lock);
     if (xml_path != NULL && hwloc_topology_set_xml(hwloc, xml_path) != 0)
         st = dsc_fail(DSCOMM_ERR_CORRUPT, "%s: hwloc cannot read it", xml_path);
     else
         st = read_hwloc(topo, hwloc, xml_path != NULL ? xml_path : "this host");
+    (void)pthread_mutex_unlock(&hwloc_lock);
     hwloc_topology_destroy(hwloc);
     return st;
 }

@@ -184,10 +184,13 @@ dscomm_status_t dsc_explain_print(const struct dsc_explain *explain, dscomm_expl
 
 /* ---- of a machine ---- */
 
-static dscomm_status_t check_query(const dscomm_tuner_query_t *query, struct dsc_budget *budget)
+dscomm_status_t dsc_query_check(const dscomm_tuner_query_t *query, dscomm_explain_format_t format,
+                                struct dsc_budget *budget)
 {
     if (query == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "query is NULL");
+    if (format != DSCOMM_EXPLAIN_TEXT && format != DSCOMM_EXPLAIN_JSON)
+        return dsc_fail(DSCOMM_ERR_INVALID, "format %d, must be 0 or 1", (int)format);
     if (query->struct_bytes != sizeof(*query))
         return dsc_fail(DSCOMM_ERR_INVALID, "query struct_bytes %zu, must be %zu",
                         query->struct_bytes, sizeof(*query));
@@ -214,9 +217,7 @@ dscomm_status_t dscomm_tuner_explain(const dscomm_tuner_t *tuner, const dscomm_t
 
     if (tuner == NULL || out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", tuner == NULL ? "tuner" : "out");
-    if (format != DSCOMM_EXPLAIN_TEXT && format != DSCOMM_EXPLAIN_JSON)
-        return dsc_fail(DSCOMM_ERR_INVALID, "format %d, must be 0 or 1", (int)format);
-    DSC_TRY(check_query(query, &budget));
+    DSC_TRY(dsc_query_check(query, format, &budget));
     rates = tuner->rates;
     if (query->overlap >= 0)
         rates.overlap = (uint32_t)query->overlap;

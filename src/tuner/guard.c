@@ -10,6 +10,10 @@
 #define DRIFT_TENTHS 3
 /* Fewer timed notes in an epoch tell nothing. */
 #define TIMED_MIN 8
+/* Of a rank's time, on average: less, and it is computing that takes long. */
+#define WAIT_MIN_PPM 250000
+/* A call counts as so many times what was predicted at most, and as such a part of it at least. */
+#define OUTLIER 4
 /* Of measured wire times; beyond, it is not the link that differs. */
 #define SCALE_MIN 100000
 #define SCALE_MAX 100000000
@@ -42,7 +46,7 @@ uint64_t dsc_guard_first(const struct dsc_guard *guard)
     return guard->n_events > DSC_GUARD_EVENTS ? guard->n_events - DSC_GUARD_EVENTS : 0;
 }
 
-const struct dsc_guard_event *dsc_guard_event(const struct dsc_guard *guard, uint64_t number)
+const struct dsc_guard_event *dsc_guard_at(const struct dsc_guard *guard, uint64_t number)
 {
     return &guard->events[number % DSC_GUARD_EVENTS];
 }
@@ -128,28 +132,45 @@ uint64_t dsc_guard_banned(const struct dsc_guard *guard)
 
 /* ---- drift ---- */
 
+/* What the note says that the call took: at most 2^32 ns per KiB, and bytes of at most 2^46. */
+static uint64_t observed_ns(const struct dsc_note *note, uint64_t bytes)
+{
+    const uint64_t kib = bytes / 1024, rest = bytes % 1024;
+
+    if (kib > CALL_NS_MAX / note->ns_per_kib)
+        return CALL_NS_MAX;
+    return kib * note->ns_per_kib + rest * note->ns_per_kib / 1024;
+}
+
+/* One call that was held up for long must not speak for an epoch. */
+static uint64_t without_outliers(uint64_t ns, uint64_t predicted_ns)
+{
+    const uint64_t least = predicted_ns / OUTLIER;
+
+    return ns < least ? least : dsc_min_u64(ns, predicted_ns * OUTLIER);
+}
+
 static void see_time(struct dsc_guard *guard, const struct dsc_note *note,
                      const struct dsc_guard_call *call)
 {
-    /* at most 2^32 ns per KiB, and bytes of at most 2^46 */
-    const uint64_t kib = call->bytes / 1024, rest = call->bytes % 1024;
+    const uint64_t predicted_ns = dsc_min_u64(call->predicted_ns, CALL_NS_MAX);
 
-    if (note->ns_per_kib == 0 || call->predicted_ns == 0)
+    if (note->ns_per_kib == 0 || predicted_ns == 0)
         return;
-    guard->observed_ns +=
-        kib > CALL_NS_MAX / note->ns_per_kib
-            ? CALL_NS_MAX
-            : dsc_min_u64(kib * note->ns_per_kib + rest * note->ns_per_kib / 1024, CALL_NS_MAX);
-    guard->predicted_ns += dsc_min_u64(call->predicted_ns, CALL_NS_MAX);
+    guard->observed_ns += without_outliers(observed_ns(note, call->bytes), predicted_ns);
+    guard->predicted_ns += predicted_ns;
+    guard->wire_ns += dsc_min_u64(call->wire_ns, CALL_NS_MAX);
+    guard->wait_ppm += note->wait_ppm;
     guard->n_timed++;
 }
 
-/* scale * observed / predicted within limits. Sums are below 2^52: in microseconds it fits. */
+/* scale * observed / predicted within limits. Observed is at most OUTLIER times predicted. */
 static uint32_t scaled(const struct dsc_guard *guard)
 {
-    const uint64_t ratio_ppm =
-        guard->observed_ns / 1000 * DSC_MILLION / (guard->predicted_ns / 1000 + 1);
-    const uint64_t scale = dsc_min_u64(ratio_ppm, SCALE_MAX) * guard->now.scale_ppm / DSC_MILLION;
+    const int shift = guard->predicted_ns >> 40 != 0 ? 20 : 0; /* sums are below 2^54 */
+    const uint64_t predicted = dsc_max_size(1, guard->predicted_ns >> shift);
+    const uint64_t ratio_ppm = (guard->observed_ns >> shift) * DSC_MILLION / predicted;
+    const uint64_t scale = ratio_ppm * guard->now.scale_ppm / DSC_MILLION;
 
     return (uint32_t)(scale < SCALE_MIN ? SCALE_MIN : dsc_min_u64(scale, SCALE_MAX));
 }
@@ -158,8 +179,12 @@ static bool has_drifted(const struct dsc_guard *guard)
 {
     const uint64_t tenth = 10, seen = guard->observed_ns * tenth;
 
-    return guard->n_timed >= TIMED_MIN && (seen >= guard->predicted_ns * (tenth + DRIFT_TENTHS) ||
-                                           seen <= guard->predicted_ns * (tenth - DRIFT_TENTHS));
+    if (guard->n_timed < TIMED_MIN)
+        return false;
+    if (seen >= guard->predicted_ns * (tenth + DRIFT_TENTHS))
+        return guard->wait_ppm >= (uint64_t)WAIT_MIN_PPM * guard->n_timed;
+    return seen <= guard->predicted_ns * (tenth - DRIFT_TENTHS) &&
+           2 * guard->wire_ns >= guard->predicted_ns;
 }
 
 static void judge_drift(struct dsc_guard *guard)
@@ -199,7 +224,7 @@ static void end_epoch(struct dsc_guard *guard)
     guard->version += is_waiting;
     guard->now = guard->due;
     guard->due = guard->next;
-    guard->observed_ns = guard->predicted_ns = 0;
+    guard->observed_ns = guard->predicted_ns = guard->wire_ns = guard->wait_ppm = 0;
     guard->n_timed = 0;
 }
 

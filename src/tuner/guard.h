@@ -10,7 +10,8 @@
  *             feedback keeps back grew in each of three epochs, beyond what it is bound by: that
  *             codec is banned, and all that lose as much
  *   drift     calls of an epoch took 30 % longer or less than predicted: wire times of the slowest
- *             tier are scaled
+ *             tier are scaled, unless it is CPUs that differ: calls that took longer but hardly
+ *             waited, or took less where the wire had a small part
  */
 #ifndef DSC_GUARD_H
 #define DSC_GUARD_H
@@ -26,17 +27,17 @@
 
 /* The call that a note is about; equal on all ranks. All zero: not chosen by the tuner. */
 struct dsc_guard_call {
-    uint64_t predicted_ns;
-    uint64_t bytes;                /* of the vector in its data type */
-    const struct dsc_codec *codec; /* of the slowest tier */
-    int number;                    /* of that codec among candidates, below DSC_GUARD_CODECS */
-    uint32_t e0_ppm;               /* nominal error of one encode; 0: lossless */
+    uint64_t predicted_ns, wire_ns; /* the latter on the slowest tier */
+    uint64_t bytes;                 /* of the vector in its data type */
+    const struct dsc_codec *codec;  /* of the slowest tier */
+    int number;                     /* of that codec among candidates, below DSC_GUARD_CODECS */
+    uint32_t e0_ppm;                /* nominal error of one encode; 0: lossless */
 };
 
 /* What was decided or learned, and why. */
 struct dsc_guard_event {
     uint64_t call; /* allreduces before it */
-    char text[176];
+    char text[400];
 };
 
 /* What decisions depend on. */
@@ -60,7 +61,8 @@ struct dsc_guard {
     uint64_t calls;              /* allreduces fed */
     struct dsc_guard_state next; /* what the running epoch has found */
     struct dsc_guard_state due;  /* found in the epoch before: `now` from the next epoch on */
-    uint64_t observed_ns, predicted_ns; /* of the epoch's notes that know both */
+    uint64_t observed_ns, predicted_ns, wire_ns; /* of the epoch's notes that know times */
+    uint64_t wait_ppm;                           /* sum of theirs */
     uint32_t n_timed;
     struct dsc_guard_codec codecs[DSC_GUARD_CODECS];
     struct dsc_guard_event events[DSC_GUARD_EVENTS]; /* ring */
@@ -81,6 +83,6 @@ void dsc_guard_say(struct dsc_guard *guard, const char *fmt, ...)
 
 /* The oldest kept is number dsc_guard_first(), the last one n_events - 1. */
 uint64_t dsc_guard_first(const struct dsc_guard *guard);
-const struct dsc_guard_event *dsc_guard_event(const struct dsc_guard *guard, uint64_t number);
+const struct dsc_guard_event *dsc_guard_at(const struct dsc_guard *guard, uint64_t number);
 
 #endif

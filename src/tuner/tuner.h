@@ -6,7 +6,6 @@
  *   rates.h rates.c rates_fields.c         what was measured: check, merge, bytes
  *   profile.h profile*.c fingerprint.c     the same in a file, and which machine it is of
  *   machine.h machine.c declared.c         machines to ask about: of a profile or a topology
- *   budget.c                               which codecs an error budget admits
  *   load.h load.c                          what a plan asks of links and CPUs
  *   cost.h cost.c                          how long that takes
  *   options.c choose.c                     the candidates with their cost; the one to take, and why
@@ -24,33 +23,6 @@
 #include "tuner/rates.h"
 
 #define DSC_MILLION UINT64_C(1000000)
-
-/* ---- error budgets ---- */
-
-enum dsc_budget_name {
-    DSC_BUDGET_EXACT,
-    DSC_BUDGET_HIGH,
-    DSC_BUDGET_BALANCED,
-    DSC_BUDGET_AGGRESSIVE,
-    DSC_BUDGET_NUMBER,
-};
-
-struct dsc_budget {
-    enum dsc_budget_name name;
-    uint32_t ppm; /* of a number: the largest relative error of one encode, in millionths */
-};
-
-#define DSC_BUDGET_FORM \
-    "exact, high, balanced, aggressive, or a relative error from 0 to 1 with at most 6 decimals"
-
-/* False: the text is none of DSC_BUDGET_FORM. */
-bool dsc_budget_parse(const char *text, struct dsc_budget *budget_out);
-/* The text of a budget, as it would be parsed. Returns text. */
-const char *dsc_budget_text(const struct dsc_budget *budget, char *text, size_t text_bytes);
-
-/* NULL: admitted; else why not, in words. `none` and `lossless` always are. */
-const char *dsc_budget_refuses(const struct dsc_budget *budget, const struct dsc_codec *codec,
-                               bool feedback);
 
 /* ---- candidates ---- */
 
@@ -139,6 +111,10 @@ struct dsc_explain {
     const char *source;  /* where the rates are from, in words */
     const char *missing; /* what is not known of the machine, "": nothing */
 };
+
+/* DSCOMM_ERR_INVALID: names the field, its value, and what is allowed. */
+dscomm_status_t dsc_query_check(const dscomm_tuner_query_t *query, dscomm_explain_format_t format,
+                                struct dsc_budget *budget_out);
 
 /* As dscomm_tuner_explain(), of any question. */
 dscomm_status_t dsc_explain_print(const struct dsc_explain *explain, dscomm_explain_format_t format,

@@ -90,7 +90,7 @@ void check_way(const Way &way)
             ASSERT_EQ(dsc_comm_set_tiers(w.comms[(size_t)r], nullptr, "0-2|3-6"), DSCOMM_OK);
         }
         w.comms[(size_t)r]->note_fn = plant;
-        w.comms[(size_t)r]->note_user = (void *)(intptr_t)r;
+        w.comms[(size_t)r]->test_user = (void *)(intptr_t)r;
     }
     for (uint64_t call = 0; call < 3; call++) {
         uint32_t all = 0;

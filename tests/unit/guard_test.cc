@@ -16,6 +16,8 @@ constexpr uint32_t million = 1000000;
 struct Fed {
     dsc_guard guard;
     dsc_guard_call call = {};
+    uint32_t wait_ppm = 600000;
+    bool on_wire = true; /* is what is predicted */
 
     explicit Fed(const char *spec = "int8", uint32_t e0_ppm = 8000)
     {
@@ -29,8 +31,10 @@ struct Fed {
     void feed(int n, uint32_t error_ppm, uint32_t residual_ppm = 0, uint64_t ns = 0,
               bool overflow = false)
     {
-        const dsc_note note = { error_ppm, residual_ppm, ns * 1024 / call.bytes, 0, overflow };
+        const dsc_note note = { error_ppm, residual_ppm, ns * 1024 / call.bytes, wait_ppm,
+                                overflow };
 
+        call.wire_ns = on_wire ? call.predicted_ns : 0;
         for (int i = 0; i < n; i++)
             dsc_guard_feed(&guard, dsc_note_pack(&note), &call);
     }
@@ -41,7 +45,7 @@ struct Fed {
     }
     std::string last() const
     {
-        return guard.n_events == 0 ? "" : dsc_guard_event(&guard, guard.n_events - 1)->text;
+        return guard.n_events == 0 ? "" : dsc_guard_at(&guard, guard.n_events - 1)->text;
     }
 };
 
@@ -263,6 +267,22 @@ TEST(Guard, DriftScalesTheSlowestTierTwoEpochsLater)
     EXPECT_EQ(f.guard.version, 2u);
 }
 
+TEST(Guard, WhatCpusTakeIsNoDriftOfLinks)
+{
+    for (const bool waits : { true, false }) {
+        Fed longer, less;
+
+        longer.wait_ppm = waits ? 300000 : 100000;
+        longer.on_wire = false;
+        drift_of(longer, observed / 2);
+        EXPECT_EQ(longer.guard.n_events, waits ? 1u : 0u);
+        less.wait_ppm = 0;
+        less.on_wire = waits;
+        drift_of(less, observed * 2);
+        EXPECT_EQ(less.guard.n_events, waits ? 1u : 0u);
+    }
+}
+
 TEST(Guard, ScalesStayWithinBounds)
 {
     Fed f;
@@ -299,8 +319,8 @@ TEST(Guard, EventsAreARing)
     for (int i = 0; i < 1000; i++)
         dsc_guard_say(&f.guard, "event %d", i);
     EXPECT_EQ(dsc_guard_first(&f.guard), 1000u - DSC_GUARD_EVENTS);
-    EXPECT_STREQ(dsc_guard_event(&f.guard, 999)->text, "event 999");
-    EXPECT_STREQ(dsc_guard_event(&f.guard, dsc_guard_first(&f.guard))->text, "event 936");
+    EXPECT_STREQ(dsc_guard_at(&f.guard, 999)->text, "event 999");
+    EXPECT_STREQ(dsc_guard_at(&f.guard, dsc_guard_first(&f.guard))->text, "event 936");
 }
 
 /* Where 32-bit and 64-bit call numbers wrap nothing happens: epochs divide both. */

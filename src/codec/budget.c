@@ -3,13 +3,15 @@
  * Error budgets. The named ones list families, so that what "balanced" means does not move when a
  * codec is measured again; a number goes by the codec's nominal error.
  */
-#include "tuner/tuner.h"
+#include "codec/codec.h"
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define DECIMALS 6
+#define MILLION UINT64_C(1000000)
 
 static const char *const names[] = {
     [DSC_BUDGET_EXACT] = "exact",
@@ -34,18 +36,18 @@ static const struct {
 /* A decimal number from 0 to 1 as millionths. */
 static bool parse_number(const char *text, uint32_t *ppm_out)
 {
-    uint64_t ppm = 0, unit = DSC_MILLION;
+    uint64_t ppm = 0, unit = MILLION;
     size_t n_digits = 0;
 
-    for (; isdigit((unsigned char)*text) && ppm <= DSC_MILLION; text++, n_digits++)
-        ppm = ppm * 10 + DSC_MILLION * (uint64_t)(*text - '0');
+    for (; isdigit((unsigned char)*text) && ppm <= MILLION; text++, n_digits++)
+        ppm = ppm * 10 + MILLION * (uint64_t)(*text - '0');
     if (*text == '.')
         for (text++; isdigit((unsigned char)*text) && unit > 1; text++, n_digits++) {
             unit /= 10;
             ppm += unit * (uint64_t)(*text - '0');
         }
     *ppm_out = (uint32_t)ppm;
-    return *text == '\0' && n_digits > 0 && ppm <= DSC_MILLION;
+    return *text == '\0' && n_digits > 0 && ppm <= MILLION;
 }
 
 bool dsc_budget_parse(const char *text, struct dsc_budget *budget_out)
@@ -69,8 +71,8 @@ const char *dsc_budget_text(const struct dsc_budget *budget, char *text, size_t 
     if (budget->name != DSC_BUDGET_NUMBER)
         (void)snprintf(text, text_bytes, "%s", names[budget->name]);
     else
-        (void)snprintf(text, text_bytes, "%" PRIu64 ".%0*" PRIu64, budget->ppm / DSC_MILLION,
-                       DECIMALS, budget->ppm % DSC_MILLION);
+        (void)snprintf(text, text_bytes, "%" PRIu64 ".%0*" PRIu64, budget->ppm / MILLION, DECIMALS,
+                       budget->ppm % MILLION);
     return text;
 }
 
