@@ -6,6 +6,7 @@
             number of sockets, each at least 0.95 times and at most 1.2 times
   latency   round trips of 8 bytes against plain sockets, at most 1.3 times
   link      over a link held to 10 Gbit/s in network namespaces (root): at least 0.95 of its payload
+  lossless  over 1 Gbit/s (root), with compression on and off: gradients, LL data, random bytes
 
 Runs alternate; medians count. Prints one line per figure; exit code 0: all hold, 1: not, 77: cannot
 be measured here.
@@ -22,6 +23,7 @@ import time
 import netns
 
 IPERF_PORT = '5299'
+GRAD_HEADER_BYTES = 64  # of data/*.grad
 
 
 class Judge:
@@ -147,7 +149,36 @@ def check_link(args, judge):
     judge.at_least('link of 10 Gbit/s: payload / link', median(rates) / link_rate(10e9), 0.95)
 
 
-CHECKS = {'local': check_local, 'latency': check_latency, 'link': check_link}
+def write_bf16_gradients(path):
+    """The upper halves of the float32 gradients that come with the project."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, 'data', 'lm.grad'), 'rb') as handle:
+        floats = handle.read()[GRAD_HEADER_BYTES:]
+    halves = bytearray(len(floats) // 4 * 2)
+    halves[0::2], halves[1::2] = floats[2::4], floats[3::4]
+    with open(path, 'wb') as handle:
+        handle.write(halves)
+
+
+def check_lossless(args, judge):
+    folder = tempfile.TemporaryDirectory()
+    gradients = os.path.join(folder.name, 'bf16')
+    write_bf16_gradients(gradients)
+    net = netns.Network(2, '1gbit')
+    for name, data, limit, extra in (('bf16 gradients', gradients, 1.3, []),
+                                     ('LL of bf16 gradients', gradients + ':ll', 1.9,
+                                      ['--bytes=65536']),
+                                     ('random bytes', 'random', 0.98, [])):
+        args.extra = extra
+        on, off = alternate(args, lambda: over_link(net, args, data, {'DSCOMM_NET_COMPRESS': 'on'}),
+                            lambda: over_link(net, args, data, {'DSCOMM_NET_COMPRESS': 'off'}))
+        judge.at_least('1 Gbit/s, %s: on / off' % name, median(on) / median(off), limit)
+    net.close()
+    folder.cleanup()
+
+
+CHECKS = {'local': check_local, 'latency': check_latency, 'link': check_link,
+          'lossless': check_lossless}
 
 
 def main():
@@ -163,7 +194,7 @@ def main():
     parser.add_argument('--socks', type=int, default=1)
     args = parser.parse_args()
     reason = netns.why_not()
-    if reason and args.check in ('link', 'local'):
+    if reason and args.check in ('link', 'local', 'lossless'):
         print(reason)
         return 77
     args.plugin, args.net_perf = map(os.path.abspath, (args.plugin, args.net_perf))

@@ -24,7 +24,10 @@
 #define NET_DEVICES_MAX NCCL_DEVICES_MAX
 
 /* Kinds of networks; net_core.c lists them. */
-extern const struct nccl_net_v12 net_tcp;
+extern const struct nccl_net_v12 net_tcp, net_wrap;
+
+/* Whether settings ask for net_wrap: then connections carry its messages. */
+bool net_is_wrapped(const struct dsc_env *env);
 
 /* ---- net_core.c: what the exported tables call ---- */
 

@@ -59,6 +59,12 @@ const struct nccl_net_v12 *net_chosen(void)
     return atomic_load_explicit(&chosen, memory_order_acquire);
 }
 
+bool net_is_wrapped(const struct dsc_env *env)
+{
+    return strcmp(env->net_compress, "off") != 0 || env->net_inner[0] != '\0' ||
+           env->net_meter[0] != '\0';
+}
+
 /* "eth0 25000 Mbit/s, eth1 25000 Mbit/s" */
 static void list_devices(const struct nccl_net_v12 *net, char *text, size_t bytes)
 {
@@ -87,21 +93,23 @@ static void say_what_is_used(const struct nccl_net_v12 *net, const struct dsc_en
     char text[640];
 
     list_devices(net, text, sizeof(text));
-    net_info(NCCL_LOG_INIT | NCCL_LOG_NET, "NET/" NET_NAME " %s: %s over %s, %d socket%s each",
-             dscomm_version(), net->name, text, (int)env->socket_nsocks,
-             env->socket_nsocks == 1 ? "" : "s");
+    net_info(NCCL_LOG_INIT | NCCL_LOG_NET,
+             "NET/" NET_NAME " %s: %s over %s, %d socket%s each, compression %s", dscomm_version(),
+             env->net_inner[0] != '\0' ? env->net_inner : net_tcp.name, text,
+             (int)env->socket_nsocks, env->socket_nsocks == 1 ? "" : "s", env->net_compress);
 }
 
-static nccl_result_t start(void)
+static nccl_result_t start(struct nccl_comm_config *config, nccl_logger_t *logger)
 {
-    const struct nccl_net_v12 *const net = &net_tcp;
+    const struct nccl_net_v12 *net;
     const struct dsc_env *env;
     nccl_result_t result;
     void *unused = NULL;
 
     if (dsc_env_get(&env) < 0)
         return NCCL_INVALID_USAGE;
-    result = net->init(&unused, 0, NULL, NULL, NULL);
+    net = net_is_wrapped(env) ? &net_wrap : &net_tcp;
+    result = net->init(&unused, 0, config, logger, NULL);
     if (result != NCCL_SUCCESS)
         return result;
     if (net_chosen() == NULL) {
@@ -116,6 +124,7 @@ static nccl_result_t start(void)
 nccl_result_t net_init(struct net_ctx **ctx, const struct nccl_comm_config *config,
                        nccl_logger_t *logger)
 {
+    struct nccl_comm_config wishes = { config != NULL ? config->traffic_class : NCCL_UNDEFINED };
     struct net_ctx *made = NULL;
     nccl_result_t result;
 
@@ -123,13 +132,13 @@ nccl_result_t net_init(struct net_ctx **ctx, const struct nccl_comm_config *conf
         *ctx = NULL;
     pthread_mutex_lock(&lock);
     net_log_set(logger);
-    result = start();
+    result = start(&wishes, logger);
     if (result == NCCL_SUCCESS && ctx != NULL) {
         made = dsc_calloc(DSC_MEM_TRANSPORT, 1, sizeof(*made));
         result = made != NULL ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
     }
     if (made != NULL) {
-        made->traffic_class = config != NULL ? config->traffic_class : NCCL_UNDEFINED;
+        made->traffic_class = wishes.traffic_class;
         *ctx = made;
         n_users++;
     }

@@ -248,9 +248,9 @@ const struct nccl_net_v12 *net_load(const char *path, int version, char *error_t
     return NULL;
 }
 
-int net_load_version(void)
+const void *net_load_table(void)
 {
-    return loaded_version;
+    return table.any;
 }
 
 void net_unload(void)

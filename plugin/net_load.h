@@ -20,7 +20,7 @@
  */
 const struct nccl_net_v12 *net_load(const char *path, int version, char *error_text,
                                     size_t error_bytes);
-int net_load_version(void); /* of the loaded one */
+const void *net_load_table(void); /* the loaded one as it is */
 void net_unload(void);
 
 #endif

@@ -135,6 +135,13 @@ static struct tcp_comm *make_comm(bool sends, struct dsc_handshake **socks, int 
 
 /* ---- what a side says of itself ---- */
 
+static bool tcp_is_wrapped(void)
+{
+    const struct dsc_env *env;
+
+    return dsc_env_get(&env) >= 0 && env->net_inner[0] == '\0' && net_is_wrapped(env);
+}
+
 static struct dsc_hello own_hello(uint64_t id, int index, int n_socks)
 {
     struct dsc_hello hello = { .purpose = DSC_LINK_NET,
@@ -142,6 +149,7 @@ static struct dsc_hello own_hello(uint64_t id, int index, int n_socks)
                                .index = (uint32_t)index,
                                .n_socks = (uint32_t)n_socks,
                                .job = id,
+                               .slot_bytes = tcp_is_wrapped(),
                                .n_slots = TCP_WIRE_VERSION };
 
     memcpy(hello.transport, transport_name, sizeof(transport_name));
@@ -160,6 +168,13 @@ static nccl_result_t check_hello(const struct dsc_hello *peer, const char *text)
         net_warn("DSComm: %s speaks version %u of the net's protocol, this side %u: install the "
                  "same release on all hosts",
                  text, peer->n_slots, TCP_WIRE_VERSION);
+        return NCCL_INVALID_USAGE;
+    }
+    if (peer->slot_bytes != tcp_is_wrapped()) {
+        net_warn("DSComm: %s %s messages, this side %s: set DSCOMM_NET_COMPRESS (off or not) and "
+                 "DSCOMM_NET_METER alike on all hosts",
+                 text, peer->slot_bytes ? "announces" : "does not announce",
+                 tcp_is_wrapped() ? "does" : "does not");
         return NCCL_INVALID_USAGE;
     }
     if (peer->n_socks < 1 || peer->n_socks > TCP_SOCKS_MAX || peer->index >= peer->n_socks) {

@@ -50,6 +50,70 @@ static void case_sizes(void)
     run_sides(send_sizes, receive_sizes);
 }
 
+/* ---- contents: what a plugin may shrink must come back as it was, with its own size ---- */
+
+enum { ZEROS, ONES, HALVES, WORDS, LL, LL128, FEW, RANDOM, N_CONTENTS };
+
+static const size_t content_sizes[] = { 16, 2048, 2176, 16384, 65536, 1000003, 1 << 20 };
+#define N_CONTENT_SIZES (sizeof(content_sizes) / sizeof(content_sizes[0]))
+
+static void make_content(uint8_t *data, size_t bytes, int kind)
+{
+    fill(data, bytes, (uint64_t)kind);
+    for (size_t i = 0; i < bytes; i++) {
+        const bool is_flag = kind == LL ? i % 8 >= 4 : i % 128 >= 120;
+
+        if (kind == ZEROS || kind == ONES || (kind == FEW && i % 97 != 0))
+            data[i] = kind == ONES;
+        if ((kind == HALVES && i % 2 == 1) || (kind == WORDS && i % 4 == 3))
+            data[i] = (uint8_t)(0x38 | (data[i] & 0x83)); /* exponents that are near each other */
+        if ((kind == LL || kind == LL128) && is_flag)
+            data[i] = (uint8_t)(i % 4 == 0 ? 9 : 0);
+    }
+}
+
+static void send_contents(struct side *side)
+{
+    uint8_t *const data = malloc(1 << 20);
+    void *const mr = reg(side->comm, data, 1 << 20);
+
+    for (int kind = 0; kind < N_CONTENTS; kind++)
+        for (size_t i = 0; i < N_CONTENT_SIZES; i++) {
+            make_content(data, content_sizes[i], kind);
+            wait_done(send_now(side->comm, data, content_sizes[i], mr));
+        }
+    dereg(side->comm, mr);
+    free(data);
+}
+
+static void receive_contents(struct side *side)
+{
+    uint8_t *const data = malloc(1 << 20), *const expected = malloc(1 << 20);
+    void *const mr = reg(side->comm, data, 1 << 20);
+
+    for (int kind = 0; kind < N_CONTENTS; kind++)
+        for (size_t i = 0; i < N_CONTENT_SIZES; i++) {
+            int bytes;
+
+            memset(data, 0x77, 1 << 20);
+            bytes = wait_done(recv_now(side->comm, data, 1 << 20, mr));
+            make_content(expected, content_sizes[i], kind);
+            CHECK((size_t)bytes == content_sizes[i], "kind %d: %zu bytes, test() says %d", kind,
+                  content_sizes[i], bytes);
+            CHECK(memcmp(data, expected, content_sizes[i]) == 0, "kind %d of %zu bytes is wrong",
+                  kind, content_sizes[i]);
+        }
+    dereg(side->comm, mr);
+    free(data);
+    free(expected);
+}
+
+static void case_contents(void)
+{
+    load_plugin();
+    run_sides(send_contents, receive_contents);
+}
+
 /* ---- order, with as many messages in flight as there may be ---- */
 
 #define N_MESSAGES 600
@@ -363,6 +427,7 @@ static void case_flush(void)
 
 const struct net_test data_cases[] = {
     { "sizes", case_sizes },
+    { "contents", case_contents },
     { "order", case_order },
     { "order_32", case_order_32 },
     { "back_pressure", case_back_pressure },
