@@ -149,10 +149,10 @@ def check_link(args, judge):
     judge.at_least('link of 10 Gbit/s: payload / link', median(rates) / link_rate(10e9), 0.95)
 
 
-def write_bf16_gradients(path):
+def write_bf16_gradients(path, name):
     """The upper halves of the float32 gradients that come with the project."""
     here = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(here, 'data', 'lm.grad'), 'rb') as handle:
+    with open(os.path.join(here, 'data', name + '.grad'), 'rb') as handle:
         floats = handle.read()[GRAD_HEADER_BYTES:]
     halves = bytearray(len(floats) // 4 * 2)
     halves[0::2], halves[1::2] = floats[2::4], floats[3::4]
@@ -162,17 +162,22 @@ def write_bf16_gradients(path):
 
 def check_lossless(args, judge):
     folder = tempfile.TemporaryDirectory()
-    gradients = os.path.join(folder.name, 'bf16')
-    write_bf16_gradients(gradients)
+    files = {name: os.path.join(folder.name, name) for name in ('lm', 'cnn')}
+    for name, path in files.items():
+        write_bf16_gradients(path, name)
     net = netns.Network(2, '1gbit')
-    for name, data, limit, extra in (('bf16 gradients', gradients, 1.3, []),
-                                     ('LL of bf16 gradients', gradients + ':ll', 1.9,
-                                      ['--bytes=65536']),
-                                     ('random bytes', 'random', 0.98, [])):
+    for name, data, mode, limit, extra in (
+            ('bf16 gradients lm, on', files['lm'], 'on', 1.3, []),
+            ('bf16 gradients cnn, on', files['cnn'], 'on', 1.3, []),
+            ('bf16 gradients cnn, auto', files['cnn'], 'auto', 1.1, []),
+            ('LL of bf16 gradients, on', files['cnn'] + ':ll', 'on', 1.9, ['--bytes=65536']),
+            ('random bytes, on', 'random', 'on', 0.98, []),
+            ('random bytes, auto', 'random', 'auto', 0.98, [])):
         args.extra = extra
-        on, off = alternate(args, lambda: over_link(net, args, data, {'DSCOMM_NET_COMPRESS': 'on'}),
-                            lambda: over_link(net, args, data, {'DSCOMM_NET_COMPRESS': 'off'}))
-        judge.at_least('1 Gbit/s, %s: on / off' % name, median(on) / median(off), limit)
+        shrunk, off = alternate(args,
+                                lambda: over_link(net, args, data, {'DSCOMM_NET_COMPRESS': mode}),
+                                lambda: over_link(net, args, data, {'DSCOMM_NET_COMPRESS': 'off'}))
+        judge.at_least('1 Gbit/s, %s / off' % name, median(shrunk) / median(off), limit)
     net.close()
     folder.cleanup()
 

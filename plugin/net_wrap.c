@@ -159,6 +159,19 @@ void wrap_frame_give(struct wrap_comm *comm, struct wrap_request *request)
     request->frame = -1;
 }
 
+void wrap_job_start(struct wrap_request *request, void (*run)(struct net_job *job))
+{
+    const bool is_lines = request->codec == NET_CODEC_LL || request->codec == NET_CODEC_LL128;
+
+    request->job.run = run;
+    if (!is_lines || request->bytes > WRAP_AT_ONCE_MAX) {
+        net_workers_submit(&request->job);
+        return;
+    }
+    run(&request->job);
+    atomic_store_explicit(&request->job.is_done, true, memory_order_release);
+}
+
 /* ---- connections ---- */
 
 static nccl_result_t wrap_comm_make(void *inner_comm, bool sends, void **comm_out)

@@ -20,6 +20,7 @@
 
 #define WRAP_INLINE_MAX 2048
 #define WRAP_HEAD_BYTES 24
+#define WRAP_AT_ONCE_MAX (128 << 10)
 #define WRAP_FRAMES 8              /* messages of a connection that are packed at a time */
 #define WRAP_PLANES_MIN (16 << 10) /* below, planes cost more than they save */
 
@@ -54,12 +55,15 @@ struct wrap_frame {
     bool used;
 };
 
-/* Whether packing pays: by trial, a few messages each way, then the better one for a while. */
+/*
+ * Whether packing pays: by trial, some megabytes as they are, some packed, then the better one for
+ * a while. The rates are those of the whole path, link and codec and CPUs, as they are right now.
+ */
 struct wrap_trial {
-    int phase; /* 0 raw, 1 packed, 2 the winner */
-    int left;  /* messages of the phase that have not begun */
-    uint64_t start_ns, bytes;
-    double rates[2]; /* bytes of messages per second */
+    int phase;        /* 0 raw, 1 packed, 2 the winner */
+    uint64_t bytes;   /* of messages that were begun in this phase */
+    uint64_t warm_ns; /* when the measured part began; 0: not yet */
+    double rates[2];  /* bytes of messages per nanosecond */
     bool packs;
 };
 
@@ -100,6 +104,9 @@ const struct nccl_net_v12 *wrap_inner(void);
 /* A frame with so much room; -1: all are in use, or there is no memory. */
 int wrap_frame_take(struct wrap_comm *comm, size_t room);
 void wrap_frame_give(struct wrap_comm *comm, struct wrap_request *request);
+/* On a worker; at once where that is as short as a copy: lines of a few packets, which are waited
+ * for. */
+void wrap_job_start(struct wrap_request *request, void (*run)(struct net_job *job));
 nccl_result_t wrap_fail(struct wrap_comm *comm, nccl_result_t result, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

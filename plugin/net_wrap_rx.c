@@ -109,10 +109,8 @@ static nccl_result_t move_payload(struct wrap_comm *comm, struct wrap_request *r
             return wrap_fail(comm, NCCL_REMOTE_ERROR, "%d bytes came, %zu were announced", came,
                              r->packed);
         r->state = r->codec != NET_CODEC_RAW ? WRAP_UNPACKING : WRAP_DONE;
-        if (r->state == WRAP_UNPACKING) {
-            r->job.run = unpack;
-            net_workers_submit(&r->job);
-        }
+        if (r->state == WRAP_UNPACKING)
+            wrap_job_start(r, unpack);
     }
     if (r->state == WRAP_UNPACKING && atomic_load_explicit(&r->job.is_done, memory_order_acquire)) {
         wrap_frame_give(comm, r);

@@ -6,8 +6,10 @@
 #include "net_wrap.h"
 #include "transport/bytes.h"
 
-#define TRIAL_MESSAGES 24
-#define WINNER_MESSAGES 1000
+/* Bytes of messages: what sockets may hold back does not count, then what is measured. */
+#define TRIAL_WARM ((uint64_t)8 << 20)
+#define TRIAL_BYTES ((uint64_t)24 << 20)
+#define WINNER_BYTES ((uint64_t)1 << 30)
 #define WORTH 1.05 /* packing takes CPU time: it must give at least so much */
 #define PLANES_AGAIN 64
 
@@ -20,26 +22,25 @@ static void pack(struct net_job *job)
 
 /* ---- whether it pays ---- */
 
-static void next_phase(struct wrap_trial *trial, uint64_t now)
+static void next_phase(struct wrap_trial *trial)
 {
-    const uint64_t ns = now - trial->start_ns;
+    const uint64_t ns = trial->warm_ns != 0 ? dsc_now_ns() - trial->warm_ns : 0;
 
-    if (trial->phase < 2 && trial->start_ns != 0 && ns > 0)
-        trial->rates[trial->phase] = (double)trial->bytes / (double)ns;
-    trial->phase = trial->start_ns == 0 ? 0 : (trial->phase + 1) % 3;
-    trial->left = trial->phase == 2 ? WINNER_MESSAGES : TRIAL_MESSAGES;
+    if (trial->phase < 2 && ns > 0)
+        trial->rates[trial->phase] = (double)(trial->bytes - TRIAL_WARM) / (double)ns;
+    trial->phase = (trial->phase + 1) % 3;
     trial->packs =
         trial->phase == 1 || (trial->phase == 2 && trial->rates[1] > WORTH * trial->rates[0]);
-    trial->start_ns = now;
     trial->bytes = 0;
+    trial->warm_ns = 0;
 }
 
-/* Only long messages say what a link can carry. */
 static bool trial_says_pack(struct wrap_trial *trial, size_t bytes)
 {
-    if (trial->left == 0)
-        next_phase(trial, dsc_now_ns());
-    trial->left--;
+    if (trial->bytes >= (trial->phase == 2 ? WINNER_BYTES : TRIAL_BYTES))
+        next_phase(trial);
+    if (trial->warm_ns == 0 && trial->bytes >= TRIAL_WARM)
+        trial->warm_ns = dsc_now_ns();
     trial->bytes += bytes;
     return trial->packs;
 }
@@ -86,8 +87,7 @@ void wrap_send_begin(struct wrap_comm *comm, struct wrap_request *r)
         return;
     }
     r->state = WRAP_PACKING;
-    r->job.run = pack;
-    net_workers_submit(&r->job);
+    wrap_job_start(r, pack);
 }
 
 /* The job is done: was it worth it? */
