@@ -10,7 +10,7 @@ exec </dev/null
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 JOBS=2
-PACKAGES=(build-essential clang-format cmake gcc-aarch64-linux-gnu ibverbs-providers ibverbs-utils iperf3 iproute2 libcjson-dev libexpat1-dev libgtest-dev libhwloc-dev libisal-dev libopenmpi-dev
+PACKAGES=(build-essential clang-format cmake gcc-aarch64-linux-gnu ibverbs-providers ibverbs-utils iperf3 iproute2 libcjson-dev libexpat1-dev libgtest-dev libhwloc-dev libibverbs-dev libisal-dev libopenmpi-dev
     libc6-dev-arm64-cross libsodium-dev ninja-build openmpi-bin pkg-config pmccabe python3 python3-matplotlib
     perftest python3-numpy python3-pip python3-torch qemu-system-x86 qemu-user-static zlib1g-dev)
 

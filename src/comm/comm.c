@@ -53,7 +53,7 @@ static dscomm_status_t copy_config(const dscomm_comm_config_t *config, dscomm_co
 
 static dscomm_status_t check_config(const dscomm_comm_config_t *c)
 {
-    static const char *const transports[] = { "auto", "loopback", "shm", "tcp" };
+    static const char *const transports[] = { "auto", "loopback", "shm", "verbs", "tcp" };
     static const char *const algorithms[] = { "auto", "oneshot", "twoshot", "tiered" };
 
     if (c->timeout_ms < 0)
@@ -64,8 +64,8 @@ static dscomm_status_t check_config(const dscomm_comm_config_t *c)
         return dsc_fail(DSCOMM_ERR_INVALID, "chunk_bytes %zu, must be 0 or 1024 to 67108864",
                         c->chunk_bytes);
     if (c->transport != NULL && !is_word(c->transport, transports, DSC_ARRAY_LEN(transports)))
-        return dsc_fail(DSCOMM_ERR_INVALID, "transport '%s', must be auto, loopback, shm or tcp",
-                        c->transport);
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "transport '%s', must be auto, loopback, shm, verbs or tcp", c->transport);
     if (c->algorithm != NULL && !is_word(c->algorithm, algorithms, DSC_ARRAY_LEN(algorithms)))
         return dsc_fail(DSCOMM_ERR_INVALID,
                         "algorithm '%s', must be auto, oneshot, twoshot or tiered", c->algorithm);
@@ -259,11 +259,19 @@ void dsc_comm_init(struct dscomm_comm *comm, const struct dsc_backend *backend, 
     dsc_budget_parse(env->error_budget, &comm->budget); /* checked before */
 }
 
+static enum dsc_rdma_wish rdma_wish(const char *transport)
+{
+    if (strcmp(transport, "verbs") == 0)
+        return DSC_RDMA_MUST;
+    return strcmp(transport, "auto") == 0 ? DSC_RDMA_MAY : DSC_RDMA_NO;
+}
+
 static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
                             const struct settings *s, dscomm_comm_t **comm_out)
 {
     char text[512];
-    const struct dsc_bootstrap_params params = { n_ranks, rank, s->config.timeout_ms, text };
+    const struct dsc_bootstrap_params params = { n_ranks, rank, s->config.timeout_ms, text,
+                                                 rdma_wish(s->config.transport) };
     struct dsc_bootstrap boot;
     dscomm_comm_t *comm = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*comm));
     dscomm_status_t st;

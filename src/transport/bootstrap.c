@@ -421,6 +421,7 @@ static dscomm_status_t meet(struct joiner *j, struct dsc_bootstrap *boot)
     struct dsc_peer_info self;
 
     DSC_TRY(dsc_peer_info_self(j->env, &self));
+    DSC_TRY(dsc_verbs_probe(j->params->rdma, &self.rdma_key));
     if (is_chosen) {
         DSC_TRY(dsc_netif_choose(j->env->socket_ifname, &own));
         if (dsc_addr_is_link_local(&own) && dsc_addr_is_link_local(&j->root))

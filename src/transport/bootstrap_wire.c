@@ -80,7 +80,8 @@ void dsc_peer_info_encode(const struct dsc_peer_info *info, uint8_t wire[DSC_PEE
     dsc_put_u64(wire, info->process_id);
     dsc_put_u32(wire + 8, info->pid);
     dsc_put_u32(wire + 12, info->n_cpus);
-    memcpy(wire + 16, info->cpu_set, DSC_CPU_SET_BYTES);
+    dsc_put_u64(wire + 16, info->rdma_key);
+    memcpy(wire + 24, info->cpu_set, DSC_CPU_SET_BYTES);
 }
 
 bool dsc_peer_info_decode(const uint8_t wire[DSC_PEER_WIRE_BYTES], struct dsc_peer_info *info_out)
@@ -97,7 +98,8 @@ bool dsc_peer_info_decode(const uint8_t wire[DSC_PEER_WIRE_BYTES], struct dsc_pe
     info_out->process_id = dsc_get_u64(wire);
     info_out->pid = dsc_get_u32(wire + 8);
     info_out->n_cpus = dsc_get_u32(wire + 12);
-    memcpy(info_out->cpu_set, wire + 16, DSC_CPU_SET_BYTES);
+    info_out->rdma_key = dsc_get_u64(wire + 16);
+    memcpy(info_out->cpu_set, wire + 24, DSC_CPU_SET_BYTES);
     return true;
 }
 

@@ -457,6 +457,7 @@ const struct dsc_transport_ops dsc_transport_loopback = {
     .rx_release = loop_rx_release,
     .rx_expect = loop_rx_expect,
     .progress = loop_progress,
+    .arm = dsc_transport_no_arm,
     .flushed = loop_flushed,
     .notify = loop_notify,
     .shut = loop_shut,

@@ -10,6 +10,7 @@
  * whose descriptors read -1 there so that a destructor that runs in the child reaches nobody.
  */
 #include "transport/net_internal.h"
+#include "transport/verbs_pair.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -93,6 +94,15 @@ void dsc_held_close(struct dsc_held *held)
     pthread_mutex_unlock(&held_lock);
 }
 
+void dsc_held_forget(struct dsc_held *held)
+{
+    if (held->owner == NULL)
+        return;
+    pthread_mutex_lock(&held_lock);
+    unlist(held);
+    pthread_mutex_unlock(&held_lock);
+}
+
 /* ---- sources ---- */
 
 dscomm_status_t dsc_source_open(struct dsc_net *net, struct dsc_source *source, int fd,
@@ -173,7 +183,8 @@ static dscomm_status_t copy_params(struct dsc_net *net, const struct dsc_net_par
     for (size_t i = 0; i < n_transports; i++)
         known = known || strcmp(params->transport, all[i]->name) == 0;
     if (!known)
-        return dsc_fail(DSCOMM_ERR_INVALID, "transport \"%s\" is none of auto loopback shm tcp",
+        return dsc_fail(DSCOMM_ERR_INVALID,
+                        "transport \"%s\" is none of auto loopback shm verbs tcp",
                         params->transport);
     if (params->n_slots == 0 || params->n_socks == 0 || params->n_socks > DSC_NET_SOCKS_MAX)
         return dsc_fail(DSCOMM_ERR_INVALID, "window %u must be at least 1, sockets %u in 1 to %d",
@@ -314,6 +325,7 @@ void dsc_net_destroy(struct dsc_net *net)
     for (int i = 0; i < net->n_ranks; i++)
         dsc_setup_fini(&net->peers[i].setup);
     dsc_net_drop_links(net);
+    dsc_verbs_device_close(net->verbs);
     dsc_held_close(&net->listener.held);
     dsc_held_close(&net->epoll_held);
     dsc_local_bell_release(net->bell);

@@ -26,6 +26,8 @@ static dscomm_status_t open_conn(struct dsc_net *net, int peer, struct dsc_conn 
         return dsc_loopback_open(net, peer, conn_out);
     if (ops == &dsc_transport_shm)
         return dsc_shm_open(net, peer, conn_out);
+    if (ops == &dsc_transport_verbs)
+        return dsc_verbs_open(net, peer, conn_out);
     return dsc_tcp_open(net, peer, conn_out);
 }
 

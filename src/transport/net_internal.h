@@ -36,6 +36,8 @@ struct dsc_held {
 void dsc_held_add(struct dsc_held *held, int *owner);
 /* Closes, unless another entry holds the descriptor by now. */
 void dsc_held_close(struct dsc_held *held);
+/* Takes the entry off the list: somebody else closes the descriptor. */
+void dsc_held_forget(struct dsc_held *held);
 
 /* ---- something with a descriptor in the endpoint's epoll set; `events` as epoll's ---- */
 
@@ -138,6 +140,8 @@ struct dsc_segment {
 };
 
 struct dsc_loop_pair;
+struct dsc_verbs_device;
+struct verbs_conn;
 
 struct dsc_setup {
     enum dsc_setup_state state;
@@ -153,6 +157,7 @@ struct dsc_setup {
     uint32_t has_data; /* bit per data socket */
     struct dsc_segment segment;
     struct dsc_loop_pair *pair;
+    struct verbs_conn *verbs; /* prepared */
 };
 
 struct dsc_peer {
@@ -178,7 +183,10 @@ struct dsc_net {
     int n_setups;       /* connections being made; after an error they still are */
     uint32_t n_sockets; /* sources other than listener and waker */
     uint32_t n_streams; /* sockets that carry data */
-    uint32_t n_blocked; /* of these, those that wait for room to send */
+    uint32_t n_polled;  /* connections that a spinning waiter polls, and that a sleeper must arm */
+    uint64_t n_completions;         /* times that polling them found something */
+    struct dsc_verbs_device *verbs; /* NULL until a connection needs it */
+    uint32_t n_blocked;             /* of these, those that wait for room to send */
     uint64_t next_poll_ns;
     uint64_t notify_until_ns; /* control messages are given up then */
     struct dsc_local_bell *bell;
@@ -291,6 +299,7 @@ void dsc_setup_drop_watches(struct dsc_net *net, int peer);
 
 dscomm_status_t dsc_tcp_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
 dscomm_status_t dsc_shm_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
+dscomm_status_t dsc_verbs_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
 dscomm_status_t dsc_loopback_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
 
 /* Announces this side. Threads of other ranks meet it from now on. */

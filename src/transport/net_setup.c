@@ -2,8 +2,9 @@
 /*
  * How two ranks agree on a connection. The higher rank connects. Its first socket, the control
  * link, carries in its hello the transport it wants, the slot size and for shm the segment; the
- * answer carries what becomes of it: tcp instead of shm if the segment is of no use here. Slot
- * sizes must be equal. Data sockets of tcp follow, one by one, on an agreement that stands.
+ * answer carries what becomes of it: tcp instead of shm if the segment is of no use here, or of
+ * verbs if there is no queue pair. Slot sizes must be equal. Data sockets follow, one by one, on an
+ * agreement that stands.
  *
  * Both sides choose the transport by the same rule from the same facts, so a difference is either a
  * fallback or ranks that were configured differently.
@@ -17,6 +18,7 @@
 #include <sys/socket.h>
 
 #include "transport/netif.h"
+#include "transport/verbs_pair.h"
 
 /* A process that ends loses its entries in /proc a little before its sockets are closed. */
 #define ENDING_MS 10
@@ -83,14 +85,23 @@ void dsc_hello_init(const struct dsc_net *net, struct dsc_hello *hello_out)
     };
 }
 
+/* What a transport needs of both sides. */
+static const char *means(const struct dsc_transport_ops *ops)
+{
+    return ops == &dsc_transport_shm ? "shared memory" : "RDMA";
+}
+
 static void fall_back(struct dsc_net *net, int peer, const char *why)
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
 
     if (!net->warned_fallback)
-        dsc_log_warn(NET, "no shared memory with rank %d, using tcp: %s (said once)", peer, why);
+        dsc_log_warn(NET, "no %s with rank %d, using tcp: %s (said once)", means(setup->ops), peer,
+                     why);
     net->warned_fallback = true;
     dsc_segment_fini(&setup->segment);
+    dsc_verbs_discard(setup->verbs);
+    setup->verbs = NULL;
     setup->ops = &dsc_transport_tcp;
 }
 
@@ -99,20 +110,30 @@ static size_t segment_bytes(const struct dsc_net *net)
     return dsc_shm_bytes(net->params.n_slots, net->params.slot_bytes);
 }
 
-static dscomm_status_t prepare_segment(struct dsc_net *net, int peer)
+/* The connector's half of what the transport needs, and its description for the peer. */
+static dscomm_status_t prepare(struct dsc_net *net, int peer, struct dsc_hello *hello)
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
     char text[DSC_SEGMENT_TEXT_BYTES];
-    const char *const why = dsc_segment_create(&setup->segment, segment_bytes(net), text);
+    const char *why = NULL;
 
+    if (setup->ops == &dsc_transport_shm) {
+        why = dsc_segment_create(&setup->segment, segment_bytes(net), text);
+        snprintf(hello->detail, sizeof(hello->detail), "%s", setup->segment.name);
+    } else if (setup->ops == &dsc_transport_verbs) {
+        why = dsc_verbs_prepare(net, peer, &setup->verbs, text);
+        if (why == NULL)
+            dsc_verbs_describe(setup->verbs, hello->detail);
+    }
     if (why == NULL)
         return DSCOMM_OK;
     if (is_auto(net)) {
         fall_back(net, peer, why);
+        hello->detail[0] = '\0';
         return DSCOMM_OK;
     }
-    dsc_net_set_error(net, DSCOMM_ERR_LIMIT, net->rank, "shared memory with rank %d: %s", peer,
-                      why);
+    dsc_net_set_error(net, DSCOMM_ERR_LIMIT, net->rank, "%s with rank %d: %s", means(setup->ops),
+                      peer, why);
     return net->error;
 }
 
@@ -122,10 +143,8 @@ static dscomm_status_t connect_control(struct dsc_net *net, int peer)
     struct dsc_hello hello;
 
     dsc_hello_init(net, &hello);
-    if (setup->ops == &dsc_transport_shm)
-        DSC_TRY(prepare_segment(net, peer));
+    DSC_TRY(prepare(net, peer, &hello));
     snprintf(hello.transport, sizeof(hello.transport), "%s", setup->ops->name);
-    snprintf(hello.detail, sizeof(hello.detail), "%s", setup->segment.name);
     return dsc_net_open_link(net, peer, 0, &hello, setup->deadline_ns);
 }
 
@@ -210,34 +229,56 @@ static bool has_ended(const struct dsc_link *link, int wait_ms)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-static void attach_segment(struct dsc_link *link, const char *name, struct dsc_hello *reply)
+static const char *attach(struct dsc_net *net, int peer, const char *detail, char *text)
+{
+    struct dsc_setup *const setup = &net->peers[peer].setup;
+    const char *why;
+
+    if (setup->ops == &dsc_transport_shm) {
+        why = dsc_segment_attach(&setup->segment, detail, segment_bytes(net), text);
+        if (why == NULL)
+            dsc_shm_format(setup->segment.memory, net->params.n_slots, net->params.slot_bytes);
+        return why;
+    }
+    why = dsc_verbs_prepare(net, peer, &setup->verbs, text);
+    return why == NULL ? dsc_verbs_join(setup->verbs, detail, text) : why;
+}
+
+/* The acceptor's half. False: refused, and the reply says why. */
+static bool accept_means(struct dsc_link *link, const char *detail, struct dsc_hello *reply)
 {
     struct dsc_net *const net = link->net;
     const int peer = link->peer;
     struct dsc_setup *const setup = &net->peers[peer].setup;
     char text[DSC_SEGMENT_TEXT_BYTES];
-    const char *const why = dsc_segment_attach(&setup->segment, name, segment_bytes(net), text);
+    const char *const why = attach(net, peer, detail, text);
 
-    if (why == NULL) {
-        dsc_shm_format(setup->segment.memory, net->params.n_slots, net->params.slot_bytes);
-        return;
-    }
+    if (why == NULL && setup->ops == &dsc_transport_verbs)
+        dsc_verbs_describe(setup->verbs, reply->detail);
+    if (why == NULL)
+        return true;
     /* A pid that is unknown here says nothing: the peer may be in another PID namespace. */
     if (has_ended(link, net->warned_fallback ? 0 : ENDING_MS)) {
         char peer_text[DSC_PEER_TEXT_BYTES];
 
         dsc_net_set_error(net, DSCOMM_ERR_PEER_LOST, peer, "lost %s: connection closed",
-                          dsc_net_peer_text(net, peer, "shm", peer_text));
+                          dsc_net_peer_text(net, peer, setup->ops->name, peer_text));
         snprintf(reply->detail, sizeof(reply->detail), "connection closed");
-        return;
+        return false;
     }
     if (is_auto(net)) {
         fall_back(net, peer, why);
-        return;
+        return true;
     }
-    dsc_net_set_error(net, DSCOMM_ERR_LIMIT, net->rank, "shared memory with rank %d: %s", peer,
-                      why);
+    dsc_net_set_error(net, DSCOMM_ERR_LIMIT, net->rank, "%s with rank %d: %s", means(setup->ops),
+                      peer, why);
     snprintf(reply->detail, sizeof(reply->detail), "%.127s", why);
+    return false;
+}
+
+static bool needs_means(const struct dsc_transport_ops *ops)
+{
+    return ops == &dsc_transport_shm || ops == &dsc_transport_verbs;
 }
 
 static void answer_control(struct dsc_link *link)
@@ -246,6 +287,7 @@ static void answer_control(struct dsc_link *link)
     struct dsc_setup *const setup = &net->peers[link->peer].setup;
     const struct dsc_hello hello = *dsc_handshake_peer(link->hs);
     struct dsc_hello reply;
+    bool accepted = false;
 
     dsc_hello_init(net, &reply);
     setup->answered = true;
@@ -254,9 +296,9 @@ static void answer_control(struct dsc_link *link)
     else if (!agree_on_transport(net, link->peer, &hello))
         snprintf(reply.detail, sizeof(reply.detail), "rank %d was told to use %s", net->rank,
                  setup->ops->name);
-    else if (setup->ops == &dsc_transport_shm)
-        attach_segment(link, hello.detail, &reply);
-    if (reply.detail[0] != '\0')
+    else
+        accepted = !needs_means(setup->ops) || accept_means(link, hello.detail, &reply);
+    if (!accepted)
         setup->state = DSC_SETUP_REFUSED;
     else
         snprintf(reply.transport, sizeof(reply.transport), "%s", setup->ops->name);
@@ -279,6 +321,14 @@ void dsc_setup_answer(struct dsc_link *link)
 
 /* ---- both ---- */
 
+/* Over verbs the one says that the connector can receive; it is closed again. */
+static uint32_t n_data_links(const struct dsc_net *net, const struct dsc_setup *setup)
+{
+    if (setup->ops == &dsc_transport_shm)
+        return 0;
+    return setup->ops == &dsc_transport_verbs ? 1 : net->params.n_socks;
+}
+
 static void open_data_links(struct dsc_net *net, int peer)
 {
     const struct dsc_setup *const setup = &net->peers[peer].setup;
@@ -286,7 +336,7 @@ static void open_data_links(struct dsc_net *net, int peer)
 
     dsc_hello_init(net, &hello);
     snprintf(hello.transport, sizeof(hello.transport), "%s", setup->ops->name);
-    for (uint32_t i = 1; i <= net->params.n_socks; i++) {
+    for (uint32_t i = 1; i <= n_data_links(net, setup); i++) {
         hello.index = i;
         const dscomm_status_t st = dsc_net_open_link(net, peer, i, &hello, setup->deadline_ns);
 
@@ -313,14 +363,16 @@ static bool take_answer(struct dsc_net *net, int peer, const struct dsc_hello *a
     }
     if (ops != setup->ops)
         fall_back(net, peer, "the other side cannot map it");
-    if (setup->ops != &dsc_transport_shm)
+    if (!needs_means(setup->ops))
         return true;
 
-    const char *const why = dsc_segment_map(&setup->segment, segment_bytes(net), text);
+    const char *const why = setup->ops == &dsc_transport_shm
+                                ? dsc_segment_map(&setup->segment, segment_bytes(net), text)
+                                : dsc_verbs_join(setup->verbs, answer->detail, text);
 
     if (why != NULL)
-        dsc_net_set_error(net, DSCOMM_ERR_SYSTEM, net->rank, "shared memory with rank %d: %s", peer,
-                          why);
+        dsc_net_set_error(net, DSCOMM_ERR_SYSTEM, net->rank, "%s with rank %d: %s",
+                          means(setup->ops), peer, why);
     return why == NULL;
 }
 
@@ -335,7 +387,7 @@ static void control_done(struct dsc_link *link)
         return;
     setup->control_fd = dsc_handshake_take_fd(link->hs);
     dsc_held_add(&setup->control_held, &setup->control_fd);
-    if (setup->ops == &dsc_transport_shm) {
+    if (n_data_links(net, setup) == 0) {
         setup->state = DSC_SETUP_READY;
         return;
     }
@@ -349,12 +401,13 @@ static void data_done(struct dsc_link *link)
     struct dsc_setup *const setup = &link->net->peers[link->peer].setup;
     const uint32_t at = link->index - 1;
 
-    if (setup->state != DSC_SETUP_DATA || (setup->has_data & (1u << at)) != 0)
+    if (setup->state != DSC_SETUP_DATA || at >= n_data_links(link->net, setup) ||
+        (setup->has_data & (1u << at)) != 0)
         return; /* nothing waits for it: the socket is closed with its handshake */
     setup->data_fds[at] = dsc_handshake_take_fd(link->hs);
     dsc_held_add(&setup->data_held[at], &setup->data_fds[at]);
     setup->has_data |= 1u << at;
-    if (setup->has_data == (1u << link->net->params.n_socks) - 1)
+    if (setup->has_data == (1u << n_data_links(link->net, setup)) - 1)
         setup->state = DSC_SETUP_READY;
 }
 
@@ -381,5 +434,7 @@ void dsc_setup_fini(struct dsc_setup *setup)
         dsc_held_close(&setup->data_held[i]);
     setup->has_data = 0;
     dsc_segment_fini(&setup->segment);
+    dsc_verbs_discard(setup->verbs);
+    setup->verbs = NULL;
     dsc_loopback_withdraw(setup);
 }

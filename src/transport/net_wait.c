@@ -107,10 +107,12 @@ static bool sockets_ready(const struct dsc_net *net)
 static bool read_streams(struct dsc_net *net)
 {
     const uint64_t bytes = dsc_net_wire_rx_bytes(net);
+    const uint64_t n_completions = net->n_completions;
 
     for (int i = 0; i < net->n_conns; i++)
         net->conns[i]->ops->progress(net->conns[i]);
-    return dsc_net_wire_rx_bytes(net) != bytes || net->error != DSCOMM_OK;
+    return dsc_net_wire_rx_bytes(net) != bytes || net->n_completions != n_completions ||
+           net->error != DSCOMM_OK;
 }
 
 static bool streams_ready(struct dsc_net *net, uint64_t now_ns)
@@ -125,7 +127,8 @@ static bool streams_ready(struct dsc_net *net, uint64_t now_ns)
 
 static bool spin(struct dsc_net *net, uint64_t now_ns, uint64_t until_ns)
 {
-    const int n_spins = net->n_streams > 0 ? 1 : SPINS_PER_LOOK; /* a look at a socket is slow */
+    /* a look at a socket is slow */
+    const int n_spins = net->n_streams + net->n_polled > 0 ? 1 : SPINS_PER_LOOK;
 
     for (; now_ns < until_ns; now_ns = dsc_now_ns()) {
         for (int i = 0; i < n_spins; i++) {
@@ -134,6 +137,8 @@ static bool spin(struct dsc_net *net, uint64_t now_ns, uint64_t until_ns)
             dsc_cpu_relax();
         }
         if (net->n_streams > 0 && streams_ready(net, now_ns))
+            return true;
+        if (net->n_polled > 0 && read_streams(net))
             return true;
     }
     return false;
@@ -183,12 +188,14 @@ static bool arm(struct dsc_net *net, enum dsc_bell_state how)
 
     for (uint32_t i = 0; i < net->n_bells; i++)
         quiet = dsc_bell_arm(net->bells[i], how, net->seen[i]) && quiet;
-    return quiet;
+    for (int i = 0; i < net->n_conns && net->n_polled > 0; i++)
+        quiet = net->conns[i]->ops->arm(net->conns[i]) && quiet;
+    return quiet && (net->error == DSCOMM_OK || net->error_shown);
 }
 
 static bool can_sleep_on_bells(const struct dsc_net *net)
 {
-    return net->n_streams == 0 && net->n_bells <= WAITV_MAX && !net->no_waitv;
+    return net->n_streams + net->n_polled == 0 && net->n_bells <= WAITV_MAX && !net->no_waitv;
 }
 
 static void sleep_on_bells(struct dsc_net *net, uint64_t timeout_ns)

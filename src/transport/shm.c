@@ -249,6 +249,7 @@ const struct dsc_transport_ops dsc_transport_shm = {
     .rx_release = shm_rx_release,
     .rx_expect = shm_rx_expect,
     .progress = shm_progress,
+    .arm = dsc_transport_no_arm,
     .flushed = shm_flushed,
     .notify = shm_notify,
     .shut = shm_shut,

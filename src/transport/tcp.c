@@ -220,6 +220,7 @@ const struct dsc_transport_ops dsc_transport_tcp = {
     .rx_release = dsc_tcp_rx_release,
     .rx_expect = dsc_tcp_rx_expect,
     .progress = tcp_progress,
+    .arm = dsc_transport_no_arm,
     .flushed = tcp_flushed,
     .notify = tcp_notify,
     .shut = tcp_shut,

@@ -4,7 +4,7 @@
  *   netif.c      which address to use            handshake.c  peers prove the key to each other
  *   bootstrap.c  unique id, rendezvous, table    net_*.c      a rank's endpoint
  *   ring.c       slots and doorbells in memory   control.c    errors and ends of a pair
- *   {loopback,shm,tcp}.c   the ops tables
+ *   {loopback,shm,tcp,verbs}.c   the ops tables      verbs_*.c   RDMA devices and queue pairs
  *
  * A connection carries messages in one order per direction, numbered from 0 for its whole life.
  * Each side has a ring of n_slots slots per direction. The sender takes the slot of message i as
@@ -52,7 +52,8 @@ struct dsc_peer_info {
     uint8_t addr[DSC_ADDR_BYTES];    /* sockaddr_in or sockaddr_in6 of the rank's listener */
     uint64_t process_id;             /* random per process: equal means same process */
     uint32_t pid;
-    uint32_t n_cpus; /* CPUs its process may use, */
+    uint64_t rdma_key; /* equal: their RDMA ports may be tried; 0: it has none */
+    uint32_t n_cpus;   /* CPUs its process may use, */
     /* a bit for each of them, by number modulo the bits there are; all: not known */
     uint8_t cpu_set[DSC_CPU_SET_BYTES];
 };
@@ -63,10 +64,14 @@ DSC_SHARED dscomm_status_t dsc_peer_info_self(const struct dsc_env *env,
 
 /* ---- rendezvous ---- */
 
+/* Does a rank look for an RDMA port of its own? MUST: having none is an error. */
+enum dsc_rdma_wish { DSC_RDMA_NO, DSC_RDMA_MAY, DSC_RDMA_MUST };
+
 struct dsc_bootstrap_params {
     int n_ranks, rank;
     int timeout_ms;
     const char *settings; /* "key=value key=value": must be equal on all ranks */
+    enum dsc_rdma_wish rdma;
 };
 
 struct dsc_bootstrap {
@@ -111,7 +116,7 @@ struct dsc_conn;
 struct dsc_transport_ops;
 
 struct dsc_net_params {
-    const char *transport; /* "auto", "loopback", "shm", "tcp" */
+    const char *transport; /* "auto", "loopback", "shm", "verbs", "tcp" */
     size_t slot_bytes;     /* payload of the largest message; equal on all ranks */
     uint32_t n_slots;      /* window: messages in flight per peer and direction */
     uint32_t n_socks;      /* TCP sockets per peer */
@@ -235,6 +240,11 @@ struct dsc_transport_ops {
 
     /* Part of every dsc_net_progress(): what no descriptor reports. Errors go to the endpoint. */
     void (*progress)(struct dsc_conn *conn);
+    /*
+     * The endpoint is about to sleep in epoll: from here on what comes must end that. False:
+     * something is here already.
+     */
+    bool (*arm)(struct dsc_conn *conn);
     /* Is everything that was posted out of this rank's hands? */
     bool (*flushed)(const struct dsc_conn *conn);
     /*
@@ -262,7 +272,8 @@ struct dsc_conn {
     bool peer_left;  /* it said goodbye: what it posted still arrives, then nothing */
 };
 
-extern const struct dsc_transport_ops dsc_transport_tcp, dsc_transport_shm, dsc_transport_loopback;
+extern const struct dsc_transport_ops dsc_transport_loopback, dsc_transport_shm,
+    dsc_transport_verbs, dsc_transport_tcp;
 /* All transports, best first. */
 const struct dsc_transport_ops *const *dsc_transports(size_t *n_out);
 
@@ -270,6 +281,14 @@ const struct dsc_transport_ops *const *dsc_transports(size_t *n_out);
 void dsc_transport_copy_post_from(struct dsc_conn *conn, uint64_t index,
                                   const struct dsc_header *header, const uint8_t *payload);
 void dsc_transport_no_settle(struct dsc_conn *conn);
+/* Default of transports whose messages come with a bell or through a descriptor. */
+bool dsc_transport_no_arm(struct dsc_conn *conn);
+
+/*
+ * The key of the RDMA port that this process would use, for dsc_peer_info; 0: none. wish MUST:
+ * none is DSCOMM_ERR_UNSUPPORTED. Settings that do not fit what is here are DSCOMM_ERR_ENV.
+ */
+dscomm_status_t dsc_verbs_probe(enum dsc_rdma_wish wish, uint64_t *key_out);
 
 /* ---- fault injection, loopback only, for tests ---- */
 enum dsc_fault_kind {

@@ -7,6 +7,7 @@
 static const struct dsc_transport_ops *const transports[] = {
     &dsc_transport_loopback,
     &dsc_transport_shm,
+    &dsc_transport_verbs,
     &dsc_transport_tcp,
 };
 
@@ -30,4 +31,10 @@ void dsc_transport_copy_post_from(struct dsc_conn *conn, uint64_t index,
 void dsc_transport_no_settle(struct dsc_conn *conn)
 {
     (void)conn; /* nothing is left in the caller's memory */
+}
+
+bool dsc_transport_no_arm(struct dsc_conn *conn)
+{
+    (void)conn;
+    return true;
 }

@@ -26,7 +26,8 @@ std::vector<Case> all_cases()
     const dsc_transport_ops *const *const all = dsc_transports(&n);
 
     for (size_t i = 0; i < n; i++)
-        cases.push_back({ all[i]->name, 1 });
+        if (all[i] != &dsc_transport_verbs || rdma_key() != 0)
+            cases.push_back({ all[i]->name, 1 });
     cases.push_back({ "tcp", 3 });
     return cases;
 }
@@ -54,6 +55,8 @@ TEST_P(Transport, TableIsComplete)
 
     for (size_t i = 0; i < n; i++) {
         EXPECT_NE(nullptr, all[i]->reaches);
+        if (all[i] == &dsc_transport_verbs && !DSCOMM_VERBS)
+            continue; /* not in this build: it reaches nobody */
         EXPECT_NE(nullptr, all[i]->tx_slot);
         EXPECT_NE(nullptr, all[i]->tx_post);
         EXPECT_NE(nullptr, all[i]->tx_post_from);
@@ -62,6 +65,7 @@ TEST_P(Transport, TableIsComplete)
         EXPECT_NE(nullptr, all[i]->rx_release);
         EXPECT_NE(nullptr, all[i]->rx_expect);
         EXPECT_NE(nullptr, all[i]->progress);
+        EXPECT_NE(nullptr, all[i]->arm);
         EXPECT_NE(nullptr, all[i]->flushed);
         EXPECT_NE(nullptr, all[i]->notify);
         EXPECT_NE(nullptr, all[i]->shut);
@@ -244,7 +248,8 @@ TEST_P(Transport, SleepersAreWoken)
             ASSERT_EQ(DSCOMM_OK,
                       exchange(net, rank, world.others(rank), 1, [](uint64_t) { return 64; }));
         /* Without being woken a sleeper looks up every 10 ms: 2 s for as many rounds. */
-        EXPECT_LT(dsc_now_ns() - start_ns, 900000000u);
+        EXPECT_LT(dsc_now_ns() - start_ns,
+                  uint64_t{ 900000000 } * static_cast<uint64_t>(slowness()));
     });
 }
 

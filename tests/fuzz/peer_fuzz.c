@@ -263,7 +263,8 @@ struct joiner {
 static void *join_main(void *arg)
 {
     struct joiner *const j = arg;
-    const struct dsc_bootstrap_params params = { RANKS, j->rank, j->timeout_ms, "fuzz=1" };
+    const struct dsc_bootstrap_params params = { RANKS, j->rank, j->timeout_ms, "fuzz=1",
+                                                 DSC_RDMA_NO };
     struct dsc_bootstrap boot;
 
     j->status = dsc_bootstrap_join(j->id, &params, &boot);

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -27,6 +28,24 @@
 #include "support/internal_end.h"
 
 namespace net_world {
+
+/* 0: this machine has no RDMA, and no test of it. */
+inline uint64_t rdma_key()
+{
+    static const uint64_t key = [] {
+        uint64_t found = 0;
+
+        EXPECT_EQ(DSCOMM_OK, dsc_verbs_probe(DSC_RDMA_MAY, &found));
+        return found;
+    }();
+    return key;
+}
+
+/* How much longer what is only slow may take: the virtual machine's CPUs are emulated. */
+inline int slowness()
+{
+    return std::getenv("DSC_VM") != nullptr ? 10 : 1;
+}
 
 inline uint64_t new_job()
 {
@@ -55,6 +74,7 @@ class World {
             std::memcpy(info.addr, addr.bytes, sizeof(info.addr));
             info.process_id = 1;
             info.pid = static_cast<uint32_t>(getpid());
+            info.rdma_key = rdma_key();
             info.n_cpus = 2;
         }
         std::memset(key_, 7, sizeof(key_));
@@ -163,7 +183,8 @@ class World {
 };
 
 /* Progresses until done() or an error or the limit; what the last progress said. */
-inline dscomm_status_t drive(dsc_net *net, const std::function<bool()> &done, int limit_ms = 5000)
+inline dscomm_status_t drive(dsc_net *net, const std::function<bool()> &done,
+                             int limit_ms = 5000 * slowness())
 {
     const uint64_t deadline_ns = dsc_deadline_ns(limit_ms);
 
