@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network namespaces with slow links, for programs that measure over them.
 
-Each rank has a namespace, all on one bridge, each link held to a rate in both directions:
+Each rank has a namespace, all on one bridge, each link held to a rate in both directions, or to none:
 
     ns r0: eth0 --- p0 \\
     ns r1: eth0 --- p1  \\  ns sw: bridge      tbf on every eth0 (what a rank sends)
@@ -117,7 +117,7 @@ class Network(Children):
         sh('ip', '-n', self.switch, 'link', 'set', port, 'master', 'br0', 'up')
         sh('ip', '-n', name, 'addr', 'add', self.address(i) + '/24', 'dev', 'eth0')
         sh('ip', '-n', name, 'link', 'set', 'eth0', 'up')
-        for netns, device in ((name, 'eth0'), (self.switch, port)):
+        for netns, device in ((name, 'eth0'), (self.switch, port)) if rate else ():
             sh('tc', '-n', netns, 'qdisc', 'add', 'dev', device, 'root', 'tbf', 'rate', rate,
                'burst', str(BURST_BYTES), 'latency', '%dms' % LATENCY_MS)
 

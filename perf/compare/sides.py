@@ -220,22 +220,28 @@ class Stage:
 
 # ---- how each side starts ----
 
-def start_ranks(stage, words, pipes, env):
+def start_ranks(stage, words, pipes, env, env_of_rank=lambda rank: {}):
     """One process per rank, told by torchrun's variables who it is."""
     port = str(free_port())
     return [stage.place.start(rank, words, {
         'RANK': str(rank), 'WORLD_SIZE': str(stage.n_ranks),
-        'MASTER_ADDR': stage.place.address(0), 'MASTER_PORT': port, **env}, **pipes)
+        'MASTER_ADDR': stage.place.address(0), 'MASTER_PORT': port, **env, **env_of_rank(rank)},
+        **pipes)
         for rank in range(stage.n_ranks)]
 
 
-def dscomm(transport):
-    """The library's defaults, but for the transport that is to be measured."""
+def dscomm(transport, settings=None, hosts=None):
+    """The library's defaults, but for the transport that is to be measured and DSCOMM_* settings.
+    hosts: the name of each rank's host, where namespaces stand for several."""
+    def env_of_rank(rank):
+        return {'DSCOMM_HOST_ID': hosts[rank]} if hosts else {}
+
     def start(stage, words, pipes):
-        env = {'DSCOMM_TRANSPORT': transport}
+        env = {'DSCOMM_TRANSPORT': transport, **(settings or {})}
         if stage.place.interface:
             env['DSCOMM_SOCKET_IFNAME'] = stage.place.interface
-        return start_ranks(stage, [os.path.join(stage.build, 'compare_dscomm')] + words, pipes, env)
+        return start_ranks(stage, [os.path.join(stage.build, 'compare_dscomm')] + words, pipes, env,
+                           env_of_rank)
     return start
 
 
