@@ -7,7 +7,7 @@ talk over shared memory, hosts over links of 1 Gbit/s, 10 Gbit/s and as fast as 
 For each kind of link, in this order:
 
     link_perf    measures both tiers and writes a profile
-    dscomm_sim   predicts the time of every setting from it, before anything runs
+    dscomm_tune  predicts the time of every setting from it, before anything runs
     the sweep    every setting in turn with `auto`, which reads the same profile; on 1 Gbit/s gloo
 
 Exit code: 0 when every figure is within its limit, 1 when one is not or a side failed, 2 bad
@@ -36,9 +36,9 @@ import tables  # noqa: E402
 HOSTS = ('A', 'A', 'B', 'B')
 RATES = ('1gbit', '10gbit', 'unshaped')
 ALGORITHMS = ('oneshot', 'twoshot', 'tiered')
-CHUNKS = (128 << 10, 257024)  # bytes; the second is the default
+CHUNKS = (129024, 257024)  # bytes; the second is the default
 CODECS = ('none', 'bf16', 'int8', 'fp8')  # what the budget of `auto`, balanced, admits
-EXTRA = 'int4'  # tiered alone: beyond the budget
+EXTRA = 'int4:signed'  # tiered alone: beyond the budget
 SIZES = '64K,1M,16M,64M'
 AUTO_RATIO, AUTO_US = 1.10, 50.0  # auto may take so much longer than the best of the sweep
 SIM_ERROR = {'small': 0.30, 'large': 0.15}  # of a prediction, below and from 1 MiB
@@ -76,21 +76,31 @@ def run_link_perf(net, args, path):
     netns.wait_for(net, ranks, 120, 'link_perf')
 
 
-def predict(args, profile, n_bytes, codec, algorithm, chunk):
-    """Microseconds that dscomm_sim expects."""
-    words = [program(args, 'dscomm_sim'), '--profile', profile, '--nodes', '2', '--local', '2',
-             '--size', str(n_bytes), '--codec', codec, '--algorithm', algorithm, '--chunk',
-             str(chunk), '--json']
-    return json.loads(netns.sh(*words))['total_ns'] / 1e3
+def table_of(args, profile, n_bytes):
+    """Every candidate of the tuner with its expected time, from the profile alone."""
+    words = [program(args, 'dscomm_tune'), '--explain', '--profile', profile, '--nodes', '2',
+             '--local', '2', '--size', str(n_bytes), '--budget', 'aggressive', '--json']
+    found = json.loads(netns.sh(*words))
+    return (found[0] if isinstance(found, list) else found)['options']
+
+
+def predicted_us(options, codec, algorithm, chunk):
+    """Of the candidate that is most like a setting; None: there is none."""
+    like = [o for o in options if (o['codec'], o['shape']) == (codec, algorithm) and o['total_ns']]
+    if not like:
+        return None
+    return min(like, key=lambda o: abs(o['chunk_elems'] - chunk // 4))['total_ns'] / 1e3
 
 
 def predictions(args, profile):
     rows = []
-    for name, (algorithm, chunk) in settings().items():
-        for codec in codecs_of(algorithm):
-            for n_bytes in args.sizes:
-                rows.append({'side': name, 'codec': codec, 'bytes': n_bytes,
-                             'us': predict(args, profile, n_bytes, codec, algorithm, chunk)})
+    for n_bytes in args.sizes:
+        options = table_of(args, profile, n_bytes)
+        for name, (algorithm, chunk) in settings().items():
+            for codec in codecs_of(algorithm):
+                expected = predicted_us(options, codec, algorithm, chunk)
+                if expected is not None:
+                    rows.append({'side': name, 'codec': codec, 'bytes': n_bytes, 'us': expected})
     return rows
 
 
@@ -237,7 +247,7 @@ def parse_args():
     parser.add_argument('--build', default=os.path.join(ROOT, 'build', 'compare'),
                         help='folder of compare_dscomm')
     parser.add_argument('--programs', default=os.path.join(ROOT, 'build', 'release', 'perf'),
-                        help='folder of link_perf and dscomm_sim')
+                        help='folder of link_perf and dscomm_tune')
     parser.add_argument('--rate', action='append', choices=RATES, help='repeat for more (all)')
     parser.add_argument('--sizes', type=compare.sizes_list, default=SIZES)
     parser.add_argument('--rounds', type=compare.positive, default=5)
@@ -252,7 +262,7 @@ def parse_args():
 def why_not(args):
     """Why this machine cannot do it, or None."""
     for path in (os.path.join(args.build, 'compare_dscomm'), program(args, 'link_perf'),
-                 program(args, 'dscomm_sim')):
+                 program(args, 'dscomm_tune')):
         if not os.access(path, os.X_OK):
             return 'needs %s: perf/compare/run.sh tiers builds it' % path
     return netns.why_not()
