@@ -23,7 +23,7 @@ MIB = 1 << 20
 # A wrong answer is not slow or fast. Largest relative L2 error of a call, with feedback; a bound
 # for blunders: tests/ holds codecs to what they promise. What top-k sends waited for many calls.
 ERR_MAX = {'none': 1e-6, 'bf16': 0.02, 'fp16': 0.01, 'int8': 0.05, 'fp8': 0.3, 'int4': 0.5,
-           'topk': 4.0}
+           'topk': 4.0, 'auto': 0.05}  # of auto: what the budget `balanced` admits
 
 
 def say(text):
