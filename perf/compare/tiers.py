@@ -47,7 +47,7 @@ GLOO_BYTES = 64 << 20
 
 
 def setting_name(algorithm, chunk):
-    return '%s/%dK' % (algorithm, chunk >> 10)
+    return '%s-%dK' % (algorithm, chunk >> 10)
 
 
 def settings():
