@@ -91,7 +91,10 @@ class Network(Children):
     """The namespaces, gone when closed, whatever happened before."""
     interface = 'eth0'
 
-    def __init__(self, n_ranks, rate):
+    def __init__(self, n_ranks, rate, cpus=None):
+        """cpus: of each rank, as taskset -c takes them, where namespaces stand for hosts that share
+        no CPUs."""
+        self.cpus = cpus
         tag = 'dsc%d' % os.getpid()
         self.switch = tag + 'sw'
         self.prefix = tag + 'r'  # of the ranks' names; their number follows
@@ -129,7 +132,8 @@ class Network(Children):
     def start(self, i, words, env=None, **kwargs):
         """A child in the namespace of rank i, or -1: of the bridge."""
         name = self.ranks[i] if i >= 0 else self.switch
-        return self.spawn(['ip', 'netns', 'exec', name] + words, env, **kwargs)
+        pinned = ['taskset', '-c', self.cpus[i]] if self.cpus and i >= 0 else []
+        return self.spawn(['ip', 'netns', 'exec', name] + pinned + words, env, **kwargs)
 
     def tx_bytes(self, i):
         stats = json.loads(sh('ip', '-n', self.ranks[i], '-j', '-s', 'link', 'show', 'eth0'))

@@ -3,8 +3,8 @@
 """What `auto` chooses on two hosts, beside everything that it could have chosen.
 
 Two hosts of two ranks each: four network namespaces, told apart by DSCOMM_HOST_ID. Ranks of a host
-talk over shared memory, hosts over links of 1 Gbit/s, 10 Gbit/s and as fast as the machine copies.
-For each kind of link, in this order:
+talk over shared memory and have the same half of the CPUs; hosts talk over links of 1 Gbit/s, 10
+Gbit/s and as fast as the machine copies. For each kind of link, in this order:
 
     link_perf    measures both tiers and writes a profile
     dscomm_tune  predicts the time of every setting from it, before anything runs
@@ -133,8 +133,17 @@ def decisions(stage):
         return [line.strip() for line in handle if re.search(r'\bauto\b', line)]
 
 
+def cpus_of_ranks():
+    """Each host's part of the CPUs; None: there are too few."""
+    usable = sorted(os.sched_getaffinity(0))
+    hosts = sorted(set(HOSTS))
+    share = len(usable) // len(hosts)
+    parts = {host: usable[i * share:(i + 1) * share] for i, host in enumerate(hosts)}
+    return [','.join(map(str, parts[host])) for host in HOSTS] if share else None
+
+
 def measure_case(args, rate):
-    net = netns.Network(len(HOSTS), None if rate == 'unshaped' else rate)
+    net = netns.Network(len(HOSTS), None if rate == 'unshaped' else rate, cpus_of_ranks())
     rows = []
     with sides.Stage(net, args.build, len(HOSTS), args.timeout) as stage:
         profile = os.path.join(stage.folder, 'profile.json')
