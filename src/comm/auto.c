@@ -120,6 +120,7 @@ static void take(const struct dsc_decision *decision, int n_tiers, struct kept *
     k->resolved.codec = codec;
     k->resolved.choice = o->choice;
     k->call = (struct dsc_guard_call){ .predicted_ns = o->total_ns,
+                                       .latency_ns = o->latency_ns,
                                        .wire_ns = o->wire_ns[n_tiers - 1],
                                        .bytes = k->asked.count * dsc_dtype_bytes(k->asked.dtype),
                                        .codec = codec,

@@ -155,7 +155,7 @@ static void see_time(struct dsc_guard *guard, const struct dsc_note *note,
 {
     const uint64_t predicted_ns = dsc_min_u64(call->predicted_ns, CALL_NS_MAX);
 
-    if (note->ns_per_kib == 0 || predicted_ns == 0)
+    if (note->ns_per_kib == 0 || predicted_ns == 0 || call->wire_ns < call->latency_ns)
         return;
     guard->observed_ns += without_outliers(observed_ns(note, call->bytes), predicted_ns);
     guard->predicted_ns += predicted_ns;

@@ -11,7 +11,8 @@
  *             codec is banned, and all that lose as much
  *   drift     calls of an epoch took 30 % longer or less than predicted: wire times of the slowest
  *             tier are scaled, unless it is CPUs that differ: calls that took longer but hardly
- *             waited, or took less where the wire had a small part
+ *             waited, or took less where the wire had a small part. Calls whose bytes were to take
+ *             less time than their messages' latency say nothing of rates
  */
 #ifndef DSC_GUARD_H
 #define DSC_GUARD_H
@@ -27,11 +28,11 @@
 
 /* The call that a note is about; equal on all ranks. All zero: not chosen by the tuner. */
 struct dsc_guard_call {
-    uint64_t predicted_ns, wire_ns; /* the latter on the slowest tier */
-    uint64_t bytes;                 /* of the vector in its data type */
-    const struct dsc_codec *codec;  /* of the slowest tier */
-    int number;                     /* of that codec among candidates, below DSC_GUARD_CODECS */
-    uint32_t e0_ppm;                /* nominal error of one encode; 0: lossless */
+    uint64_t predicted_ns, latency_ns, wire_ns; /* the last on the slowest tier */
+    uint64_t bytes;                             /* of the vector in its data type */
+    const struct dsc_codec *codec;              /* of the slowest tier */
+    int number;      /* of that codec among candidates, below DSC_GUARD_CODECS */
+    uint32_t e0_ppm; /* nominal error of one encode; 0: lossless */
 };
 
 /* What was decided or learned, and why. */

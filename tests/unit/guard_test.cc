@@ -283,6 +283,17 @@ TEST(Guard, WhatCpusTakeIsNoDriftOfLinks)
     }
 }
 
+TEST(Guard, CallsThatAreMostlyLatencySayNothingOfRates)
+{
+    for (const bool is_latency : { true, false }) {
+        Fed f;
+
+        f.call.latency_ns = observed / 2 + (is_latency ? 1 : 0);
+        drift_of(f, observed / 2);
+        EXPECT_EQ(f.guard.n_events, is_latency ? 0u : 1u);
+    }
+}
+
 TEST(Guard, ScalesStayWithinBounds)
 {
     Fed f;
