@@ -4,7 +4,7 @@
 
 Not how fast anything is: that all sides run and give the right sums, that a missed limit is told,
 that a dead side is an error that names it, and that nothing is left. Exit code 77 where gloo or
-Open MPI is missing; Links also without root.
+Open MPI is missing; Links and Tiers also without root.
 """
 import argparse
 import glob
@@ -300,6 +300,28 @@ class Links(Case):
         self.assertEqual(run.leavings(), [])
 
 
+class Tiers(Case):
+    """A profile, predictions, the sweep, and what auto says of its choice."""
+
+    def test_a_small_sweep(self):
+        path = os.path.join(self.folder, 'tiers.json')
+        run = subprocess.run(
+            [sys.executable, os.path.join(ARGS.compare, 'tiers.py'), '--build', ARGS.build,
+             '--programs', os.path.dirname(ARGS.build), '--rate', '1gbit', '--sizes', '64K',
+             '--rounds', '1', '--json', path], env=cli_support.clean_env(), timeout=LIMIT_S,
+            capture_output=True, text=True, check=False)
+        self.assertIn(run.returncode, (0, 1), run.stdout + run.stderr)
+        with open(path, encoding='utf-8') as handle:
+            case = json.load(handle)['cases'][0]
+        jobs = {(row['side'], row['codec']) for row in case['rows']}
+        self.assertEqual(len(jobs), 3 * 2 * 4 + 2 + 1)  # four codecs, int4 tiered, auto
+        self.assertIn(('auto', 'auto'), jobs)
+        predicted = {(row['side'], row['codec']) for row in case['predicted']}
+        self.assertEqual(predicted, jobs - {('auto', 'auto')})
+        self.assertRegex('\n'.join(case['decisions']), 'rates are those of profiles')
+        self.assertRegex('\n'.join(case['decisions']), 'auto: count 16384 fp32 sum feedback: ')
+
+
 class Failures(Case):
     """A side that fails ends the run at once; its own words are shown."""
 
@@ -359,7 +381,7 @@ def why_not(case):
         missing.append('Open MPI')
     if missing:
         return 'needs ' + ' '.join(missing)
-    return load_netns().why_not() if case == 'Links' else None
+    return load_netns().why_not() if case in ('Links', 'Tiers') else None
 
 
 def main():
