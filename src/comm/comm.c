@@ -222,8 +222,7 @@ static dscomm_status_t open_parts(struct dscomm_comm *comm, struct dsc_bootstrap
                                   const struct settings *s)
 {
     const uint64_t spin = spin_ns(boot, s);
-    /* every codec's message of a chunk: none is longer than float32 */
-    const size_t slot_bytes = dsc_round_up(s->config.chunk_bytes, 1024);
+    const size_t slot_bytes = dsc_slot_bytes(s->config.chunk_bytes);
     const struct dsc_net_params net = { .transport = s->config.transport,
                                         .slot_bytes = slot_bytes,
                                         .n_slots = fit_window(boot, s, slot_bytes),

@@ -24,6 +24,18 @@ bool dsc_algorithm_find(const char *name, enum dsc_algorithm *algorithm_out)
     return false;
 }
 
+/*
+ * A chunk of float32, as no codec's message is longer. Codecs that make something of a whole
+ * segment have chunks of whole segments; where chunks are nearly that, one of them fits as well,
+ * for tiers that send float32 beside such a codec.
+ */
+size_t dsc_slot_bytes(size_t chunk_bytes)
+{
+    const size_t whole = dsc_round_up(chunk_bytes, DSC_LARGEST_UNIT * sizeof(float));
+
+    return whole - chunk_bytes <= chunk_bytes / 16 ? whole : dsc_round_up(chunk_bytes, 1024);
+}
+
 /* Codecs are interned: equal ones are the same object. */
 bool dsc_choice_equal(const struct dsc_choice *a, const struct dsc_choice *b)
 {

@@ -492,16 +492,11 @@ static dscomm_status_t build_ops(struct dsc_builder *b)
  */
 static size_t largest_message(const struct dscomm_plan *plan, const struct dsc_plan_params *params)
 {
+    const size_t n = dsc_min_size(plan->chunk_elems, params->count);
     size_t most = 0;
 
-    for (int t = 0; params->algorithm != DSC_ALG_LOCAL && t < params->n_tiers; t++) {
-        struct dsc_codec made;
-        const size_t bytes =
-            dsc_codec_message_bytes(dsc_codec_at(plan->codecs[t], DSC_LAST_PLACE, &made),
-                                    dsc_min_size(plan->chunk_elems, params->count));
-
-        most = dsc_max_size(most, bytes);
-    }
+    for (int t = 0; params->algorithm != DSC_ALG_LOCAL && t < params->n_tiers; t++)
+        most = dsc_max_size(most, dsc_longest_message(plan->codecs[t], n));
     if (params->collective == DSC_REDUCE_SCATTER && params->feedback)
         most = dsc_max_size(most, dsc_mark_bytes(plan->chunk_elems));
     return most;

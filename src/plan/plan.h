@@ -19,11 +19,12 @@
 #include "codec/codec.h"
 
 #define DSC_MAX_TIERS 8
-#define DSC_PIECE_ALIGN 256  /* cuts are multiples of this from the piece's start */
-#define DSC_VIRTUAL_TIER 32  /* more members than this become rows and columns */
-#define DSC_MAX_CHUNKS 65535 /* per stage: the header counts chunks in 16 bits */
-#define DSC_BRUCK_RANKS 8    /* one-shot with more ranks forwards messages */
-#define DSC_MARK_ELEMS 256   /* reduce-scatter: elements that share a bit "not finite" */
+#define DSC_LARGEST_UNIT 65536 /* of all codecs: no tile_align is larger */
+#define DSC_PIECE_ALIGN 256    /* cuts are multiples of this from the piece's start */
+#define DSC_VIRTUAL_TIER 32    /* more members than this become rows and columns */
+#define DSC_MAX_CHUNKS 65535   /* per stage: the header counts chunks in 16 bits */
+#define DSC_BRUCK_RANKS 8      /* one-shot with more ranks forwards messages */
+#define DSC_MARK_ELEMS 256     /* reduce-scatter: elements that share a bit "not finite" */
 
 enum dsc_collective {
     DSC_ALLREDUCE,
@@ -221,6 +222,14 @@ static inline size_t dsc_mark_bytes(size_t n)
     return dsc_round_up(dsc_ceil_div(n, 8 * DSC_MARK_ELEMS), 16);
 }
 
+/* Bytes of n elements, from whoever's message is longest. */
+static inline size_t dsc_longest_message(const struct dsc_codec *codec, size_t n)
+{
+    struct dsc_codec made;
+
+    return dsc_codec_message_bytes(dsc_codec_at(codec, DSC_LAST_PLACE, &made), n);
+}
+
 /* Might hold received messages while it waits for a slot; GATHER keeps them elsewhere anyway. */
 static inline bool dsc_op_may_stage(const struct dsc_op *op)
 {
@@ -235,6 +244,9 @@ dscomm_status_t dsc_plan_build(const struct dsc_plan_params *params, struct dsco
 void dsc_plan_destroy(struct dscomm_plan *plan); /* NULL allowed */
 
 /* ---- choice.c ---- */
+
+/* What connections on CPUs carry at most, with that setting of chunk_bytes. */
+size_t dsc_slot_bytes(size_t chunk_bytes);
 
 bool dsc_choice_equal(const struct dsc_choice *a, const struct dsc_choice *b);
 DSC_SHARED const char *dsc_algorithm_name(enum dsc_algorithm algorithm);

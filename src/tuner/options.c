@@ -242,6 +242,22 @@ static void price(const struct table *table, const struct cached *cached,
     }
 }
 
+/* A message too long for connections: nobody could make the plan. */
+static void check_messages(const struct table *table, struct dsc_option *option,
+                           const struct dsc_cost_codec *codecs)
+{
+    const size_t n = dsc_min_size(option->choice.chunk_elems, table->q->count);
+    size_t most = 0;
+
+    for (int t = 0; t < option->choice.n_tiers; t++)
+        most = dsc_max_size(most, dsc_longest_message(codecs[t].codec, n));
+    if (table->q->message_bytes == 0 || most <= table->q->message_bytes)
+        return;
+    option->is_admitted = false;
+    (void)snprintf(option->reason, sizeof(option->reason),
+                   "messages of %zu bytes, connections carry %zu", most, table->q->message_bytes);
+}
+
 /* Codecs per tier with their speeds; false: one was not measured. */
 static bool look_up(const struct table *table, struct dsc_option *option,
                     struct dsc_cost_codec codecs[DSC_MAX_TIERS])
@@ -291,8 +307,11 @@ static dscomm_status_t add_option(struct table *table, const struct shape *shape
     DSC_TRY(find_loads(table, &rounded, &cached));
     option->choice.chunk_elems = cached->loads[0].chunk_elems;
     table->n_options++;
-    if (look_up(table, option, codecs))
+    if (look_up(table, option, codecs)) {
         price(table, cached, codecs, option);
+        if (option->is_admitted)
+            check_messages(table, option, codecs);
+    }
     return DSCOMM_OK;
 }
 

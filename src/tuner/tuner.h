@@ -49,6 +49,7 @@ struct dsc_question {
     struct dsc_budget budget;
     /* The only candidate, whatever the budget; NULL: those of dsc_tuner_specs(). */
     const struct dsc_codec *codec;
+    size_t message_bytes;              /* the most that a connection carries at once; 0: any */
     uint64_t banned;                   /* bits of codecs, see dsc_tuner_bit() */
     uint32_t scale_ppm[DSC_MAX_TIERS]; /* wire times are so many millionths; 0: as measured */
 };
