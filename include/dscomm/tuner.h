@@ -70,7 +70,7 @@ typedef enum {
  * @return DSCOMM_OK
  *         DSCOMM_ERR_INVALID    bad config (field, value, allowed), or there is no profile, or the
  *                               file does not say what is needed: names what is missing
- *         DSCOMM_ERR_ENV        tiers is malformed
+ *         DSCOMM_ERR_ENV        tiers, or a variable of the environment, is malformed
  *         DSCOMM_ERR_SYSTEM, DSCOMM_ERR_CORRUPT, DSCOMM_ERR_LIMIT as dscomm_topo_load()
  *         DSCOMM_ERR_NO_MEMORY
  */

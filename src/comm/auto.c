@@ -91,6 +91,7 @@ static struct dsc_question question_of(const struct dscomm_comm *comm,
                               .feedback = shape->feedback,
                               .budget =
                                   shape->codec->has_budget ? shape->codec->budget : comm->budget,
+                              .message_bytes = dsc_slot_bytes(comm->config.chunk_bytes),
                               .banned = dsc_guard_banned(guard) };
 
     if (shape->n_tensors > 0)

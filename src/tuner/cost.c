@@ -54,8 +54,7 @@ struct sums {
 /* Of a message from any place: the longest. */
 static uint64_t message_bytes(const struct dsc_codec *codec, size_t n)
 {
-    struct dsc_codec made;
-    const uint64_t most = dsc_codec_message_bytes(dsc_codec_at(codec, DSC_LAST_PLACE, &made), n);
+    const uint64_t most = dsc_longest_message(codec, n);
 
     return codec->fill_ppm == 0 ? most : dsc_mul_div(most, codec->fill_ppm, DSC_MILLION);
 }

@@ -84,13 +84,19 @@ static void print_head(const struct dsc_explain_table *table, FILE *out)
                   "admitted, or why not");
 }
 
-/* The same candidate with a chunk that costs less is further up. */
-static bool is_shown_above(const struct dsc_explain_table *table, size_t i)
+/* Of a candidate with several chunks the cheapest is shown that may be taken, if any may. */
+static bool is_shown(const struct dsc_explain_table *table, size_t i)
 {
-    for (size_t k = 0; k < i; k++)
-        if (dsc_option_alike(&table->options[k], &table->options[i]))
-            return true;
-    return false;
+    const struct dsc_option *const o = &table->options[i];
+
+    for (size_t k = 0; k < table->n; k++) {
+        const struct dsc_option *const other = &table->options[k];
+        const bool is_better = other->is_admitted != o->is_admitted ? other->is_admitted : k < i;
+
+        if (is_better && dsc_option_alike(other, o))
+            return false;
+    }
+    return true;
 }
 
 static void print_choice(const struct dsc_decision *decision, FILE *out)
@@ -111,7 +117,7 @@ static void print_text(const struct dsc_explain_table *table, FILE *out)
     print_tiers(table->about, out);
     print_head(table, out);
     for (size_t i = 0; i < table->n; i++)
-        if (!is_shown_above(table, i))
+        if (is_shown(table, i))
             print_option(table, &table->options[i], out);
     (void)fprintf(out, "\nchoice      ");
     print_choice(&table->decision, out);

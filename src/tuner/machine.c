@@ -128,8 +128,12 @@ static dscomm_status_t load_rates(struct dscomm_tuner *machine, const char *path
 static dscomm_status_t from_profile(struct dscomm_tuner *machine,
                                     const dscomm_tuner_config_t *config)
 {
+    const struct dsc_env *env;
+
+    DSC_TRY(dsc_env_get(&env));
     DSC_TRY(load_rates(machine, config->profile));
     machine->is_measured = true;
+    machine->message_bytes = dsc_slot_bytes((size_t)env->chunk_bytes);
     (void)snprintf(machine->source, sizeof(machine->source), "profile %.400s",
                    config->profile != NULL ? config->profile : "of this host");
     machine->local = config->local > 0 ? config->local : (int)machine->rates.ranks_per_host;
@@ -226,6 +230,7 @@ struct dsc_question dsc_machine_question(const struct dscomm_tuner *machine, siz
                                   .groups = machine->tiers.groups,
                                   .ranks_per_host = machine->local,
                                   .count = count,
+                                  .message_bytes = machine->message_bytes,
                                   .dtype = dtype,
                                   .op = DSCOMM_SUM };
 }

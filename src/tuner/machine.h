@@ -16,6 +16,7 @@ struct dscomm_tuner {
     struct dsc_rates rates;
     struct dsc_tiers tiers;
     int nodes, local;
+    size_t message_bytes;                 /* as a question has it */
     bool is_measured;                     /* else declared */
     char source[DSC_MACHINE_TEXT_BYTES];  /* "profile a.json, measured", with what is assumed */
     char missing[DSC_MACHINE_TEXT_BYTES]; /* "": nothing; else which tiers' rates, and why */

@@ -341,6 +341,8 @@ TEST(Auto, ACommunicatorExplains)
                   DSCOMM_ERR_INVALID);
         EXPECT_EQ(dscomm_comm_explain(comm, &query, DSCOMM_EXPLAIN_TEXT, file), DSCOMM_OK)
             << dscomm_last_error();
+        query.count = 1 << 24;
+        EXPECT_EQ(dscomm_comm_explain(comm, &query, DSCOMM_EXPLAIN_JSON, file), DSCOMM_OK);
         fclose(file);
         texts[(size_t)r] = text;
         free(text);
@@ -349,6 +351,7 @@ TEST(Auto, ACommunicatorExplains)
                   DSCOMM_ERR_INVALID);
     });
     EXPECT_NE(texts[0].find("int8"), std::string::npos) << texts[0];
+    EXPECT_NE(texts[0].find("connections carry 262144"), std::string::npos) << texts[0];
     EXPECT_EQ(texts[0], texts[1]);
     EXPECT_EQ(texts[0], texts[2]);
 }

@@ -165,4 +165,34 @@ TEST_F(Explain, ThousandsOfRanks)
     EXPECT_NE(text().find("choice      int8"), std::string::npos);
 }
 
+std::string printed(const struct dsc_explain &about, dscomm_explain_format_t format)
+{
+    char *text = nullptr;
+    size_t n = 0;
+    FILE *const file = open_memstream(&text, &n);
+
+    EXPECT_EQ(dsc_explain_print(&about, format, file), DSCOMM_OK);
+    fclose(file);
+    const std::string copy = text;
+    free(text);
+    return copy;
+}
+
+/* A line's chunk is one that can be had, though a longer one would cost less. */
+TEST(ExplainLines, ShowChunksThatAreAdmitted)
+{
+    struct dsc_rates rates = tuner_test::frozen_device({ { DSC_TIER_TCP, 1, 30000 } });
+    struct dsc_question q = tuner_test::question_of(4, {}, 1 << 24, "exact");
+    const struct dsc_explain about = { &q, &rates, "test", "" };
+
+    rates.op_ns = 100000;
+    EXPECT_NE(printed(about, DSCOMM_EXPLAIN_TEXT).find(" 262144 "), std::string::npos);
+    q.codec = dscomm_codec("none");
+    q.message_bytes = 262144;
+    EXPECT_NE(printed(about, DSCOMM_EXPLAIN_JSON).find("connections carry 262144"),
+              std::string::npos);
+    EXPECT_EQ(printed(about, DSCOMM_EXPLAIN_TEXT).find("connections carry"), std::string::npos)
+        << printed(about, DSCOMM_EXPLAIN_TEXT);
+}
+
 } /* namespace */
