@@ -3,8 +3,9 @@
  * Inside of a communicator. comm.c makes and ends it, comm_tiers.c says which ranks are near each
  * other, arguments.c checks calls, collectives.c hands them to the backend, plans.c keeps plans by
  * shape. host.c is the host backend; mismatch.c (what ranks disagree on), notes.c (what ranks tell
- * each other of a call), stream.c (the ordered queue), measure*.c (links and codecs for a tuner),
- * batch.c and split.c are parts of it. The CUDA backend is a library of its own, libdscomm_cuda.
+ * each other of a call), gather.c (what they tell besides), stream.c (the ordered queue),
+ * measure*.c (links and codecs for a tuner), batch.c and split.c are parts of it. The CUDA backend
+ * is a library of its own, libdscomm_cuda.
  */
 #ifndef DSC_COMM_H
 #define DSC_COMM_H
@@ -322,6 +323,14 @@ DSC_SHARED dscomm_status_t dsc_comm_set_tiers(struct dscomm_comm *comm,
  */
 char *dsc_tiers_of_some(const struct dscomm_comm *comm, const int *ranks, int n);
 
+/* ---- gather.c ---- */
+
+/*
+ * Every rank's n bytes. all: [n_ranks][n]. In a call's turn, collective, an error ends the
+ * communicator.
+ */
+dscomm_status_t dsc_comm_gather(struct dscomm_comm *comm, const void *own, size_t n, uint8_t *all);
+
 /* ---- measure*.c: in a call's turn, collective, an error ends the communicator ---- */
 
 /* What to measure besides links. */
@@ -346,8 +355,6 @@ dscomm_status_t dsc_comm_measure(struct dscomm_comm *comm, const struct dsc_meas
                                  int budget_ms, struct dsc_rates *rates_out);
 /* Each rank's rates become the worst of all ranks, the same everywhere. */
 dscomm_status_t dsc_comm_merge_rates(struct dscomm_comm *comm, struct dsc_rates *rates);
-/* Every rank's n bytes. all: [n_ranks][n] */
-dscomm_status_t dsc_comm_gather(struct dscomm_comm *comm, const void *own, size_t n, uint8_t *all);
 /* Of this rank's machine and the communicator's settings. Not collective. */
 dscomm_status_t dsc_comm_fingerprint(const struct dscomm_comm *comm,
                                      struct dsc_fingerprint *machine_out);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank says travels as bytes in float32, by an all-gather without codec. */
+/* What a rank says of itself. */
 #define COLOR_BYTES (2 * sizeof(uint32_t))
 /* A flag that says whether there is an id, then the id. */
 #define ID_BYTES (1 + sizeof(dscomm_unique_id_t))
@@ -25,27 +25,17 @@ struct split {
     int n, rank, leader;    /* of this rank's color; leader: rank in comm */
 };
 
-/* Every rank's `n` bytes. all: [n_ranks][n] */
-static dscomm_status_t gather_bytes(struct dscomm_comm *comm, const void *own, size_t n,
-                                    uint8_t *all)
+/* In a turn of its own: calls that were issued before run first. */
+static dscomm_status_t gather(struct dscomm_comm *comm, const void *own, size_t n, uint8_t *all)
 {
-    const size_t n_all = n * (size_t)comm->n_ranks;
-    float *const values = dsc_calloc(DSC_MEM_COMM, n_all, sizeof(*values));
-    float *const mine = values + (size_t)comm->rank * n;
-    struct dsc_call_args args = { .send = mine,
-                                  .recv = values,
-                                  .shape = dsc_shape_make(DSC_ALL_GATHER, n, DSCOMM_FLOAT32,
-                                                          DSCOMM_SUM, NULL, false) };
+    const uint32_t ticket = dsc_turns_take(&comm->turns);
     dscomm_status_t st;
 
-    if (values == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", comm->n_ranks);
-    for (size_t i = 0; i < n; i++)
-        mine[i] = (float)((const uint8_t *)own)[i];
-    st = dsc_comm_run(comm, dsc_turns_take(&comm->turns), &args);
-    for (size_t i = 0; st == DSCOMM_OK && i < n_all; i++)
-        all[i] = (uint8_t)values[i];
-    dsc_free(values);
+    dsc_turns_wait(&comm->turns, ticket);
+    st = dsc_comm_check(comm);
+    if (st == DSCOMM_OK)
+        st = dsc_comm_gather(comm, own, n, all);
+    dsc_turns_end(&comm->turns, ticket);
     return st;
 }
 
@@ -54,7 +44,7 @@ static dscomm_status_t gather_members(struct split *s, int color, int key)
     const struct member own = { color, key };
 
     _Static_assert(sizeof(own) == COLOR_BYTES, "a member is what is sent of it");
-    return gather_bytes(s->comm, &own, sizeof(own), (uint8_t *)s->members);
+    return gather(s->comm, &own, sizeof(own), (uint8_t *)s->members);
 }
 
 static bool comes_before(const struct split *s, int a, int b)
@@ -129,7 +119,7 @@ static dscomm_status_t share_id(struct split *s, bool is_member, dscomm_unique_i
     memcpy(own + 1, id_out, sizeof(*id_out));
     if (all == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", s->comm->n_ranks);
-    st = gather_bytes(s->comm, own, sizeof(own), all);
+    st = gather(s->comm, own, sizeof(own), all);
     if (st == DSCOMM_OK && is_member && all[(size_t)s->leader * ID_BYTES] == 0)
         st = opened < 0 ? opened
                         : dsc_fail(DSCOMM_ERR_SYSTEM,
