@@ -77,6 +77,13 @@ static uint64_t not_for_fused(void)
     return bits;
 }
 
+/* By settings that are equal on all ranks, not by the connections that came of them. */
+static bool in_memory(const struct dscomm_comm *comm)
+{
+    return comm->tiers.n_tiers == 1 && comm->tiers.kinds[0] == DSC_TIER_HOST &&
+           dsc_uses_memory(comm->transport);
+}
+
 static struct dsc_question question_of(const struct dscomm_comm *comm,
                                        const struct dsc_shape *shape)
 {
@@ -91,6 +98,7 @@ static struct dsc_question question_of(const struct dscomm_comm *comm,
                               .feedback = shape->feedback,
                               .budget =
                                   shape->codec->has_budget ? shape->codec->budget : comm->budget,
+                              .in_memory = in_memory(comm),
                               .message_bytes = dsc_slot_bytes(comm->config.chunk_bytes),
                               .banned = dsc_guard_banned(guard) };
 

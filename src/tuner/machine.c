@@ -121,6 +121,7 @@ static dscomm_status_t load_rates(struct dscomm_tuner *machine, const char *path
         st = dsc_fail(DSCOMM_ERR_INVALID, "profile %s: %s", path, why);
     }
     machine->rates = profile->rates;
+    machine->in_memory = dsc_uses_memory(profile->machine.values[DSC_FINGERPRINT_TRANSPORT]);
     dsc_free(profile);
     return st;
 }
@@ -228,11 +229,18 @@ struct dsc_question dsc_machine_question(const struct dscomm_tuner *machine, siz
     return (struct dsc_question){ .n_ranks = machine->nodes * machine->local,
                                   .n_tiers = machine->tiers.n_tiers,
                                   .groups = machine->tiers.groups,
+                                  .in_memory = machine->in_memory && machine->tiers.n_tiers == 1 &&
+                                               machine->tiers.kinds[0] == DSC_TIER_HOST,
                                   .ranks_per_host = machine->local,
                                   .count = count,
                                   .message_bytes = machine->message_bytes,
                                   .dtype = dtype,
                                   .op = DSCOMM_SUM };
+}
+
+bool dsc_uses_memory(const char *transport)
+{
+    return strcmp(transport, "auto") == 0 || strcmp(transport, "shm") == 0;
 }
 
 int dsc_machine_group_size(const struct dscomm_tuner *machine, int tier, int rank)

@@ -18,6 +18,7 @@ struct dscomm_tuner {
     int nodes, local;
     size_t message_bytes;                 /* as a question has it */
     bool is_measured;                     /* else declared */
+    bool in_memory;                       /* as a question has it */
     char source[DSC_MACHINE_TEXT_BYTES];  /* "profile a.json, measured", with what is assumed */
     char missing[DSC_MACHINE_TEXT_BYTES]; /* "": nothing; else which tiers' rates, and why */
 };
@@ -27,6 +28,9 @@ struct dsc_question;
 /* All ranks of the machine, a sum without feedback, budget exact. */
 struct dsc_question dsc_machine_question(const struct dscomm_tuner *machine, size_t count,
                                          dscomm_dtype_t dtype);
+
+/* By this value of DSCOMM_TRANSPORT: do processes of one host exchange through its memory? */
+bool dsc_uses_memory(const char *transport);
 
 /* Members of the rank's group in a tier, the rank itself included. */
 int dsc_machine_group_size(const struct dscomm_tuner *machine, int tier, int rank);

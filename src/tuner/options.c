@@ -199,6 +199,8 @@ static const char *refusal(const struct table *table, const struct dsc_codec *co
         return NULL;
     if (codec->sums_only && q->op != DSCOMM_SUM && q->op != DSCOMM_AVG)
         return "only for sum and avg";
+    if (q->in_memory && !codec->by_dtype)
+        return "shared memory is no link to spare";
     if ((q->banned & dsc_tuner_bit(codec)) != 0)
         return "banned: its error was too large";
     return dsc_budget_refuses(&q->budget, codec, q->feedback);

@@ -47,6 +47,8 @@ struct dsc_question {
     dscomm_op_t op;
     bool feedback;
     struct dsc_budget budget;
+    bool in_memory; /* all ranks exchange through the memory of one host: there is no link to spare
+                     */
     /* The only candidate, whatever the budget; NULL: those of dsc_tuner_specs(). */
     const struct dsc_codec *codec;
     size_t message_bytes;              /* the most that a connection carries at once; 0: any */

@@ -177,7 +177,7 @@ void be_rank(Shared *shared, int n, int rank, uint64_t n_calls)
     setenv("DSCOMM_CPU_MASK", masks[rank], 1);
     setenv("DSCOMM_SPIN_US", rank % 2 == 0 ? "0" : "50", 1);
     setenv("DSCOMM_THREADS", rank == 3 ? "2" : "1", 1);
-    config.transport = rank == 0 ? "auto" : nullptr;
+    config.transport = "tcp";
     config.timeout_ms = 30000;
     if (rank == 0) {
         ASSERT_EQ(dscomm_unique_id_create(&shared->id), DSCOMM_OK);

@@ -473,6 +473,16 @@ TEST(Tuner, WhatMayNotBeChosen)
     EXPECT_EQ(dsc_tuner_bit(dscomm_codec("int8:block=16")), 0u);
 }
 
+TEST(Tuner, SharedMemoryIsNoLinkToSpare)
+{
+    for (const bool in_memory : { true, false }) {
+        struct dsc_question q = plain_question(2, 1 << 24);
+
+        q.in_memory = in_memory;
+        EXPECT_EQ(chosen(q, plain_rates(1000000000)), in_memory ? "none" : "int8");
+    }
+}
+
 /* Of chunks that cost the same the one whose messages are two TCP segments. */
 TEST(Tuner, ChunksByTheLengthOfMessages)
 {
