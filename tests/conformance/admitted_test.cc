@@ -135,7 +135,7 @@ void expect_runs(dscomm_comm_t *comm, const dsc_question &q, const dsc_option &o
 
 TEST(Admitted, PlansRun)
 {
-    for (size_t bytes : { 1u << 16, 3u << 20 }) {
+    for (size_t bytes : { 4u, 12u, 1028u, 1u << 16, 3u << 20 }) {
         const World w(RANKS);
 
         w.each([&](int r) {

@@ -288,6 +288,35 @@ TEST_F(Tiers, GivenBadly)
     EXPECT_EQ(dsc_tiers_build(nullptr, 0, "", &tiers_), DSCOMM_ERR_INVALID);
 }
 
+/* Whatever is written: tiers that a plan takes and that are written the same way, or an error. */
+TEST_F(Tiers, GivenAnything)
+{
+    static const char letters[] = "0123456789-,|/ fx\n";
+    const Facts facts = hosts({ 7 });
+    int n_taken = 0;
+
+    for (unsigned seed = 0; seed < 20000; seed++) {
+        std::mt19937 random(seed);
+        std::string given = seed % 2 == 0 ? "0-1|2-3|4-6/0-3|4-6" : "0,3,5|1,2,4,6";
+
+        for (unsigned k = random() % 4 + 1; k > 0; k--) {
+            const size_t at = random() % (given.size() + 1);
+            const std::string letter(1, letters[random() % (sizeof(letters) - 1)]);
+
+            given.replace(at, random() % 2, random() % 3 > 0 ? letter : "");
+        }
+        const dscomm_status_t st = build(facts, given.c_str());
+        ASSERT_TRUE(st == DSCOMM_OK || st == DSCOMM_ERR_ENV) << given << ": " << st;
+        n_taken += st == DSCOMM_OK;
+        if (st == DSCOMM_OK) {
+            const std::string again = text();
+
+            EXPECT_EQ(built(facts, again.c_str()), again) << given;
+        }
+    }
+    EXPECT_GT(n_taken, 200);
+}
+
 TEST_F(Tiers, TextIsCut)
 {
     char buf[6] = "xxxxx";
