@@ -134,7 +134,8 @@ static bool spin(struct dsc_net *net, uint64_t now_ns, uint64_t until_ns)
         for (int i = 0; i < n_spins; i++) {
             if (rang(net))
                 return true;
-            dsc_cpu_relax();
+            if (n_spins > 1) /* else the look is pause enough, and under QEMU much shorter */
+                dsc_cpu_relax();
         }
         if (net->n_streams > 0 && streams_ready(net, now_ns))
             return true;

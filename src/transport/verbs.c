@@ -222,7 +222,7 @@ static bool poll_queue(struct verbs_conn *conn)
         give_up(conn, DSCOMM_ERR_SYSTEM, "polling", "the completion queue cannot be read");
     if (any)
         conn->base.net->n_completions++;
-    if (conn->n_taken > 0 && !conn->is_broken) {
+    if (conn->n_taken >= conn->base.n_slots && !conn->is_broken) {
         const int error = dsc_verbs_post_receives(conn, conn->n_taken);
 
         conn->n_taken = 0;

@@ -79,10 +79,11 @@ static inline size_t dsc_verbs_cells_bytes(const struct dsc_conn *conn)
     return dsc_round_up(8 * (size_t)conn->n_slots, 64);
 }
 
-/* Receive requests: as many messages as the window holds, and a credit for each of ours. */
+/* Receive requests: as many messages as the window holds, and a credit for each of ours. Used up
+ * ones are posted again by the window, so that this is not in the way of each message. */
 static inline uint32_t dsc_verbs_n_receives(const struct dsc_conn *conn)
 {
-    return 2 * conn->n_slots;
+    return 3 * conn->n_slots;
 }
 
 /* Posts so many receive requests, which have no memory: messages say where they go. */
