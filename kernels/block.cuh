@@ -228,14 +228,14 @@ struct BlockFormat : PlainFormat {
         return { msg, rotates() ? round_up(op.n, kRotated) : op.n, args.format.block_log2 };
     }
 
-    __device__ void decode(float d[kPerLane], const uint8_t *msg, int, Lane lane)
+    __device__ void decode(float d[kPerLane], const uint8_t *msg, dsc_gpu_facts, Lane lane)
     {
         blocks(const_cast<uint8_t *>(msg)).decode(d, lane.pos);
         if (rotates())
             rotate_back(d);
     }
 
-    __device__ void encode(uint8_t *msg, int, Lane lane, const float y[kPerLane], float d[kPerLane])
+    __device__ void encode(uint8_t *msg, dsc_gpu_facts, Lane lane, const float y[kPerLane], float d[kPerLane])
     {
         const Blocks<Element, Scale> b = blocks(msg);
         const uint32_t flags = args.format.flags;

@@ -11,7 +11,7 @@
 struct Fp32 : PlainFormat {
     using PlainFormat::PlainFormat;
 
-    __device__ void decode(float d[kPerLane], const uint8_t *msg, int, Lane lane)
+    __device__ void decode(float d[kPerLane], const uint8_t *msg, dsc_gpu_facts, Lane lane)
     {
         load_f32(d, reinterpret_cast<const float *>(msg) + lane.pos, lane.n);
 #pragma unroll
@@ -19,7 +19,7 @@ struct Fp32 : PlainFormat {
             d[i] = canonical(d[i]);
     }
 
-    __device__ void encode(uint8_t *msg, int, Lane lane, const float y[kPerLane], float d[kPerLane])
+    __device__ void encode(uint8_t *msg, dsc_gpu_facts, Lane lane, const float y[kPerLane], float d[kPerLane])
     {
 #pragma unroll
         for (uint32_t i = 0; i < kPerLane; i++)
@@ -41,12 +41,12 @@ template <bool is_f16> struct Half : PlainFormat {
             d[i] = is_f16 ? __fmul_rn(f16_to_f32(h[i]), up) : bf16_to_f32(h[i]);
     }
 
-    __device__ void decode(float d[kPerLane], const uint8_t *msg, int exponent, Lane lane)
+    __device__ void decode(float d[kPerLane], const uint8_t *msg, dsc_gpu_facts facts, Lane lane)
     {
         uint16_t h[kPerLane];
 
         load_u16(h, reinterpret_cast<const uint16_t *>(msg) + lane.pos, lane.n);
-        values(d, h, exponent);
+        values(d, h, facts.exponent);
     }
 
     /* Of a message of n elements. */
@@ -63,10 +63,10 @@ template <bool is_f16> struct Half : PlainFormat {
         values(d, h, exponent);
     }
 
-    __device__ void encode(uint8_t *msg, int exponent, Lane lane, const float y[kPerLane],
+    __device__ void encode(uint8_t *msg, dsc_gpu_facts facts, Lane lane, const float y[kPerLane],
                            float d[kPerLane])
     {
-        encode_of(msg, exponent, lane, op.n, y, d);
+        encode_of(msg, facts.exponent, lane, op.n, y, d);
     }
 };
 

@@ -6,10 +6,10 @@
  * between the calls what it knows of its message.
  *
  *   check(messages, recvs, n)          reads received messages that need it before the first decode
- *   decode(d, msg, exponent, lane)     D of a message; what is not there is any number
- *   prepare(msg, exponent, first, end, y)  before the first encode of a tile; y(lane, values) gives
+ *   decode(d, msg, facts, lane)        D of a message; what is not there is any number
+ *   prepare(msg, facts, first, end, y) before the first encode of a tile; y(lane, values) gives
  *                                      what will be encoded, as often as it is called
- *   encode(msg, exponent, lane, y, d)  writes the lane's part of the message and of the zeros
+ *   encode(msg, facts, lane, y, d)     writes the lane's part of the message and of the zeros
  *                                      behind it; D in d. y of what is not there is +0
  *
  * The constructor gets the tile's first element.
@@ -41,7 +41,7 @@ struct PlainFormat {
     {
     }
 
-    template <class Y> __device__ void prepare(uint8_t *, int, uint32_t, uint32_t, Y)
+    template <class Y> __device__ void prepare(uint8_t *, dsc_gpu_facts, uint32_t, uint32_t, Y)
     {
     }
 

@@ -68,18 +68,22 @@ static bool is_number_word(const char *word, size_t len, struct dsc_gpu_format *
     return len > 7 && memcmp(word, ":block=", 7) == 0; /* the block is in the codec */
 }
 
-/* Of topk: how many are kept, and the type of the values, are in the codec. */
+/*
+ * Of topk: how many are kept, and the type of the values, are in the codec. Thresholds are not
+ * reused: what that saves hosts is a search, and it changes no bit.
+ */
 static bool fill_topk(const struct dsc_codec *codec, struct dsc_gpu_format *format)
 {
     enum dsc_gpu_kind values;
 
-    if (codec->by_position || codec->values == NULL ||
+    if (codec->values == NULL ||
         !find_family(codec->values->spec, strlen(codec->values->spec), &values) ||
         (values != DSC_GPU_KIND_FP16 && values != DSC_GPU_KIND_INT8 && values != DSC_GPU_KIND_E4M3))
         return false;
     format->values = values;
     format->kept_count = codec->kept_count;
     format->kept_ppb = codec->kept_ppb;
+    format->flags |= codec->by_position ? DSC_GPU_FORMAT_BY_PLACE : 0;
     return true;
 }
 
@@ -128,8 +132,7 @@ dscomm_status_t dsc_gpu_supports(const dscomm_codec_t *codec)
     if (!fill_format(codec, &format))
         return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
                         "codec %s has no CUDA kernels; those of none, fp32, fp16, bf16, int8, "
-                        "int4, fp8, mxfp8, mxfp4, mxint8, nvfp4 and topk (but not its position) "
-                        "have",
+                        "int4, fp8, mxfp8, mxfp4, mxint8, nvfp4 and topk have",
                         codec->spec);
     return DSCOMM_OK;
 }

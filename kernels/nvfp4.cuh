@@ -64,7 +64,7 @@ struct Nvfp4 : PlainFormat {
             d[i] = is_poison ? float_of(kNan) : canonical(__fmul_rn(E2m1::value(q.get(i)), scale));
     }
 
-    __device__ void decode(float d[kPerLane], const uint8_t *msg, int, Lane lane)
+    __device__ void decode(float d[kPerLane], const uint8_t *msg, dsc_gpu_facts, Lane lane)
     {
         Q q = {};
         uint32_t code = 0;
@@ -113,7 +113,7 @@ struct Nvfp4 : PlainFormat {
         return largest < kTiny ? 0.0f : float_of(largest);
     }
 
-    template <class Y> __device__ void prepare(uint8_t *msg, int, uint32_t first, uint32_t end, Y y)
+    template <class Y> __device__ void prepare(uint8_t *msg, dsc_gpu_facts, uint32_t first, uint32_t end, Y y)
     {
         const float amax = segment_amax(first, end, y);
 
@@ -127,7 +127,7 @@ struct Nvfp4 : PlainFormat {
         }
     }
 
-    __device__ void encode(uint8_t *msg, int, Lane lane, const float y[kPerLane], float d[kPerLane])
+    __device__ void encode(uint8_t *msg, dsc_gpu_facts, Lane lane, const float y[kPerLane], float d[kPerLane])
     {
         const uint32_t amax = block_amax(y);
         const float top =

@@ -49,11 +49,16 @@ enum dsc_gpu_stage {
 
 #define DSC_GPU_NONE UINT64_MAX /* no such buffer */
 
+/* What both ends know of a message without asking: its exponent, and the sender's place. */
+struct dsc_gpu_facts {
+    int32_t exponent;
+    uint16_t position, members; /* struct dsc_place */
+};
+
 /* A received, or kept, message. */
 struct dsc_gpu_recv {
     uint64_t at; /* bytes in `messages`, a multiple of 16 */
-    int32_t exponent;
-    uint32_t pad;
+    struct dsc_gpu_facts facts;
 };
 
 /* One operation of the plan. */
@@ -64,8 +69,8 @@ struct dsc_gpu_op {
     uint64_t own_partial;        /* element in `partial` of the own value; DSC_GPU_NONE: `send` */
     uint64_t out_partial;        /* REDUCE: element in `partial` of the sum */
     uint64_t own_start, own_end; /* SUM: elements of the vector whose output rounding is kept */
+    struct dsc_gpu_facts facts;  /* of the message it encodes */
     uint32_t n;                  /* elements */
-    int32_t exponent;            /* of the message it encodes or decodes */
     uint32_t own_at;             /* REDUCE, FINAL, RESULT: place of the own value in the sum */
     uint32_t first_recv, n_recvs;
     uint32_t flags; /* DSC_GPU_OP_* */
@@ -176,11 +181,12 @@ enum dsc_gpu_kind {
     DSC_GPU_N_KINDS
 };
 
-#define DSC_GPU_FORMAT_NONE 1u     /* the caller's codec is `none` */
-#define DSC_GPU_FORMAT_SIGNED 2u   /* int4:signed */
-#define DSC_GPU_FORMAT_CEIL 4u     /* scales of MX formats are rounded up */
-#define DSC_GPU_FORMAT_DRAWS 8u    /* ,sr */
-#define DSC_GPU_FORMAT_ROTATES 16u /* ,hadamard */
+#define DSC_GPU_FORMAT_NONE 1u      /* the caller's codec is `none` */
+#define DSC_GPU_FORMAT_SIGNED 2u    /* int4:signed */
+#define DSC_GPU_FORMAT_CEIL 4u      /* scales of MX formats are rounded up */
+#define DSC_GPU_FORMAT_DRAWS 8u     /* ,sr */
+#define DSC_GPU_FORMAT_ROTATES 16u  /* ,hadamard */
+#define DSC_GPU_FORMAT_BY_PLACE 32u /* topk: ,position */
 
 /* The one argument of every kernel: to update a kernel node of a graph, give it a new one. */
 struct dsc_gpu_args {

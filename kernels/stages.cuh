@@ -79,7 +79,7 @@ template <class Format> struct Stage {
             if (k == own_at) {
                 own(next, lane);
             } else {
-                format.decode(next, messages + recv->at, recv->exponent, lane);
+                format.decode(next, messages + recv->at, recv->facts, lane);
                 recv++;
             }
             if (k == 0) {
@@ -157,7 +157,7 @@ template <class Format> struct Stage {
             add_residual(x, r, lane);
         };
 
-        format.prepare(msg, op.exponent, first, tile_end(Format::kTile),
+        format.prepare(msg, op.facts, first, tile_end(Format::kTile),
                        [&](Lane lane, float y[kPerLane]) {
                            float r[kPerLane];
 
@@ -168,7 +168,7 @@ template <class Format> struct Stage {
             float x[kPerLane], r[kPerLane], d[kPerLane];
 
             value(lane, x, r);
-            format.encode(msg, op.exponent, lane, x, d);
+            format.encode(msg, op.facts, lane, x, d);
             if (!residual.is_idle)
                 residual.store_sent(x, d, r, op.send_at + lane.pos, lane.n);
         }
@@ -197,7 +197,7 @@ template <class Format> struct Stage {
         };
 
         check_received();
-        format.prepare(msg, op.exponent, first, tile_end(Format::kTile),
+        format.prepare(msg, op.facts, first, tile_end(Format::kTile),
                        [&](Lane lane, float y[kPerLane]) {
                            float x[kPerLane], r[kPerLane];
 
@@ -208,7 +208,7 @@ template <class Format> struct Stage {
             float x[kPerLane], r[kPerLane], y[kPerLane], d[kPerLane];
 
             value(lane, x, r, y);
-            format.encode(msg, op.exponent, lane, y, d);
+            format.encode(msg, op.facts, lane, y, d);
             (void)output(d, lane);
             if (!residual.is_idle)
                 residual.store_owned(x, d, ranks, r, op.send_at + lane.pos, lane.n);
@@ -225,7 +225,7 @@ template <class Format> struct Stage {
             const Lane lane = lane_at(at, op.n);
             float d[kPerLane];
 
-            format.decode(d, messages + recv->at, recv->exponent, lane);
+            format.decode(d, messages + recv->at, recv->facts, lane);
             if (!output(d, lane) && (op.flags & DSC_GPU_OP_RESTORES) != 0)
                 restore(d, lane);
         }

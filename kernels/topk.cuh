@@ -26,19 +26,20 @@ struct Topk : PlainFormat {
     static constexpr uint32_t kRun = 256;                  /* values that share a scale */
     static constexpr uint32_t kDigits = 2048;
 
-    uint32_t first, n, k;       /* of the segment */
+    /* Of the segment, as a sender without a place keeps them; and of a whole one. */
+    uint32_t first, n, least, least_of_full;
     bool is_poison_in = false;  /* one of the received messages is */
     bool is_poison_out = false; /* what is encoded is */
 
     __device__ Topk(const dsc_gpu_args &args_, const dsc_gpu_op &op_, uint32_t first_)
         : PlainFormat(args_, op_, first_), first(first_), n(min(op_.n - first_, kSegment)),
-          k(kept(n))
+          least(least_kept(n)), least_of_full(least_kept(kSegment))
     {
     }
 
     /* ---- where things are ---- */
 
-    __device__ uint32_t kept(uint32_t n_elems) const
+    __device__ uint32_t least_kept(uint32_t n_elems) const
     {
         const uint64_t billion = 1000000000u;
 
@@ -48,6 +49,25 @@ struct Topk : PlainFormat {
             (args.format.kept_ppb * static_cast<uint64_t>(n_elems) + billion - 1) / billion);
     }
 
+    /* By a sender at its place: the last of a group keeps 1.3 times as many as the first. */
+    __device__ uint32_t kept(uint32_t least_of, uint32_t n_elems, dsc_gpu_facts facts) const
+    {
+        uint64_t steps, more;
+
+        if ((args.format.flags & DSC_GPU_FORMAT_BY_PLACE) == 0 || facts.position == 0)
+            return least_of;
+        steps = facts.members > 1 ? 10u * (facts.members - 1u) : 10u;
+        more = (least_of * (steps + 3u * facts.position) + steps - 1) / steps;
+        return more < n_elems ? static_cast<uint32_t>(more) : n_elems;
+    }
+
+    /* A segment of a message. */
+    struct Part {
+        uint8_t *values;
+        uint32_t k;
+        int exponent;
+    };
+
     /* Of the message of n_values values. */
     __device__ uint32_t value_bytes(uint32_t n_values) const
     {
@@ -56,30 +76,31 @@ struct Topk : PlainFormat {
         return round_up(4 * ((n_values - 1) / kRun + 1), 16) + round_up(n_values, 16);
     }
 
-    __device__ uint8_t *segment(const uint8_t *msg) const
+    __device__ Part part_of(const uint8_t *msg, dsc_gpu_facts facts) const
     {
-        const uint32_t of_full = kept(kSegment);
+        const uint32_t of_full = kept(least_of_full, kSegment, facts);
         const uint64_t bytes = value_bytes(of_full) + round_up(2 * of_full, 16);
 
-        return const_cast<uint8_t *>(msg) + first / kSegment * bytes;
+        return { const_cast<uint8_t *>(msg) + first / kSegment * bytes, kept(least, n, facts),
+                 facts.exponent };
     }
 
-    __device__ uint16_t *indices(uint8_t *values) const
+    __device__ uint16_t *indices(const Part &p) const
     {
-        return reinterpret_cast<uint16_t *>(values + value_bytes(k));
+        return reinterpret_cast<uint16_t *>(p.values + value_bytes(p.k));
     }
 
     /* ---- decoding ---- */
 
-    __device__ float value(const uint8_t *values, int exponent, uint32_t i) const
+    __device__ float value(const Part &p, uint32_t i) const
     {
         float d[kPerLane];
 
         if (args.format.values == DSC_GPU_KIND_FP16)
-            return __fmul_rn(f16_to_f32(reinterpret_cast<const uint16_t *>(values)[i]),
-                             power_of_two(exponent));
-        const uint32_t scale = reinterpret_cast<const uint32_t *>(values)[i / kRun];
-        const Codes<8> q = { { values[round_up(4 * ((k - 1) / kRun + 1), 16) + i], 0 } };
+            return __fmul_rn(f16_to_f32(reinterpret_cast<const uint16_t *>(p.values)[i]),
+                             power_of_two(p.exponent));
+        const uint32_t scale = reinterpret_cast<const uint32_t *>(p.values)[i / kRun];
+        const Codes<8> q = { { p.values[round_up(4 * ((p.k - 1) / kRun + 1), 16) + i], 0 } };
 
         if (args.format.values == DSC_GPU_KIND_INT8)
             values_of<Int8>(d, q, scale);
@@ -89,15 +110,14 @@ struct Topk : PlainFormat {
     }
 
     /* Values that are NaN, and indices that do not ascend or leave the segment. */
-    __device__ bool is_poison(const uint8_t *msg, int exponent) const
+    __device__ bool is_poison(const Part &p) const
     {
-        uint8_t *const values = segment(msg);
-        const uint16_t *const index = indices(values);
+        const uint16_t *const index = indices(p);
         bool is_bad = false;
 
-        for (uint32_t i = threadIdx.x; i < k; i += kThreads) {
-            is_bad |= is_nan(value(values, exponent, i));
-            is_bad |= i + 1 < k ? index[i] >= index[i + 1] : index[i] >= n;
+        for (uint32_t i = threadIdx.x; i < p.k; i += kThreads) {
+            is_bad |= is_nan(value(p, i));
+            is_bad |= i + 1 < p.k ? index[i] >= index[i + 1] : index[i] >= n;
         }
         return __syncthreads_or(is_bad) != 0;
     }
@@ -106,11 +126,11 @@ struct Topk : PlainFormat {
     __device__ void check(const uint8_t *messages, const dsc_gpu_recv *recvs, uint32_t n_recvs)
     {
         for (uint32_t i = 0; i < n_recvs; i++)
-            is_poison_in |= is_poison(messages + recvs[i].at, recvs[i].exponent);
+            is_poison_in |= is_poison(part_of(messages + recvs[i].at, recvs[i].facts));
     }
 
     /* An index before which there is none from element `at` on; not far before the first such. */
-    __device__ uint32_t start_of(const uint16_t *index, uint32_t at) const
+    __device__ uint32_t start_of(const uint16_t *index, uint32_t k, uint32_t at) const
     {
         const uint32_t stride = (k - 1) / kThreads + 1, i = threadIdx.x * stride;
         uint32_t n_below;
@@ -121,12 +141,10 @@ struct Topk : PlainFormat {
         return n_below == 0 ? 0 : (n_below - 1) * stride;
     }
 
-    __device__ void scatter(float d[kPerLane], const uint8_t *msg, int exponent, Lane lane,
-                            bool is_poison) const
+    __device__ void scatter(float d[kPerLane], const Part &p, Lane lane, bool is_poison) const
     {
         SHARED_ARRAY(float, tile, kStep);
-        const uint8_t *const values = segment(msg);
-        const uint16_t *const index = indices(segment(msg));
+        const uint16_t *const index = indices(p);
         const uint32_t at = lane.pos - threadIdx.x * kPerLane - first;
         float *const own = tile + threadIdx.x * kPerLane;
 
@@ -140,13 +158,13 @@ struct Topk : PlainFormat {
         for (uint32_t i = 0; i < kPerLane; i++)
             own[i] = 0.0f;
         __syncthreads();
-        for (uint32_t i = start_of(index, at) + threadIdx.x; i < k; i += kThreads) {
+        for (uint32_t i = start_of(index, p.k, at) + threadIdx.x; i < p.k; i += kThreads) {
             const uint32_t place = index[i] - at; /* wraps for those before */
 
             if (index[i] >= at + kStep)
                 break;
             if (place < kStep)
-                tile[place] = value(values, exponent, i);
+                tile[place] = value(p, i);
         }
         __syncthreads();
 #pragma unroll
@@ -154,16 +172,17 @@ struct Topk : PlainFormat {
             d[i] = own[i];
     }
 
-    __device__ void decode(float d[kPerLane], const uint8_t *msg, int exponent, Lane lane) const
+    __device__ void decode(float d[kPerLane], const uint8_t *msg, dsc_gpu_facts facts,
+                           Lane lane) const
     {
-        scatter(d, msg, exponent, lane, is_poison_in);
+        scatter(d, part_of(msg, facts), lane, is_poison_in);
     }
 
     /* What was sent, which prepare() has written. */
-    __device__ void encode(uint8_t *msg, int exponent, Lane lane, const float *,
+    __device__ void encode(uint8_t *msg, dsc_gpu_facts facts, Lane lane, const float *,
                            float d[kPerLane]) const
     {
-        scatter(d, msg, exponent, lane, is_poison_out);
+        scatter(d, part_of(msg, facts), lane, is_poison_out);
     }
 
     /* ---- choosing ---- */
@@ -241,7 +260,7 @@ struct Topk : PlainFormat {
     }
 
     /* *is_bad: an element is not finite. */
-    template <class Y> __device__ Threshold find_threshold(bool *is_bad, Y y)
+    template <class Y> __device__ Threshold find_threshold(uint32_t k, bool *is_bad, Y y)
     {
         SHARED_ARRAY(uint32_t, count, kDigits);
         Threshold t = { 0, k };
@@ -280,7 +299,7 @@ struct Topk : PlainFormat {
     }
 
     /* Values [at, at + n_values), at a multiple of kRun, by the warps, kRun at a time. */
-    __device__ void encode_values(uint8_t *values, int exponent, const float *x, uint32_t at,
+    __device__ void encode_values(const Part &p, const float *x, uint32_t at,
                                   uint32_t n_values) const
     {
         for (uint32_t run = threadIdx.x / 32 * kRun; run < n_values; run += kThreads / 32 * kRun) {
@@ -291,39 +310,38 @@ struct Topk : PlainFormat {
 #pragma unroll
             for (uint32_t i = 0; i < kPerLane; i++)
                 y[i] = i >= here ? 0.0f : is_poison_out ? float_of(kNan) : x[pos + i];
-            encode_run(values, exponent, y, at + pos);
+            encode_run(p, y, at + pos);
         }
     }
 
-    __device__ void encode_run(uint8_t *values, int exponent, const float y[kPerLane],
-                               uint32_t pos) const
+    __device__ void encode_run(const Part &p, const float y[kPerLane], uint32_t pos) const
     {
         float d[kPerLane];
 
         switch (args.format.values) {
         case DSC_GPU_KIND_FP16:
-            Fp16::encode_of(values, exponent, { pos, 0 }, k, y, d);
+            Fp16::encode_of(p.values, p.exponent, { pos, 0 }, p.k, y, d);
             return;
         case DSC_GPU_KIND_INT8:
-            Blocks<Int8, ScaleF32>(values, k, 8).encode(d, pos, y, 0, [](uint32_t, float t) {
+            Blocks<Int8, ScaleF32>(p.values, p.k, 8).encode(d, pos, y, 0, [](uint32_t, float t) {
                 return Int8::code(t);
             });
             return;
         default:
-            Blocks<E4m3, ScaleF32>(values, k, 8).encode(d, pos, y, 0, [](uint32_t, float t) {
+            Blocks<E4m3, ScaleF32>(p.values, p.k, 8).encode(d, pos, y, 0, [](uint32_t, float t) {
                 return E4m3::code(t);
             });
         }
     }
 
     /* The first k elements, all NaN. */
-    __device__ void write_poison(uint8_t *values, int exponent) const
+    __device__ void write_poison(const Part &p) const
     {
-        uint16_t *const index = indices(values);
+        uint16_t *const index = indices(p);
 
-        for (uint32_t i = threadIdx.x; i < k; i += kThreads)
+        for (uint32_t i = threadIdx.x; i < p.k; i += kThreads)
             index[i] = static_cast<uint16_t>(i);
-        encode_values(values, exponent, nullptr, 0, k);
+        encode_values(p, nullptr, 0, p.k);
     }
 
     /* Which of a lane's elements are chosen; *n_before: chosen ones of the segment before them. */
@@ -350,10 +368,10 @@ struct Topk : PlainFormat {
 
     /* Chosen elements in ascending order: the indices as they come, the values by runs. */
     template <class Y>
-    __device__ void write_chosen(uint8_t *values, int exponent, const Threshold &t, Y y)
+    __device__ void write_chosen(const Part &p, const Threshold &t, Y y)
     {
         SHARED_ARRAY(float, pending, kStep + kRun);
-        uint16_t *const index = indices(values);
+        uint16_t *const index = indices(p);
         uint32_t n_above = 0, n_equal = 0, n_written = 0; /* values */
 
         for (uint32_t at = 0; at < n; at += kStep) {
@@ -374,7 +392,7 @@ struct Topk : PlainFormat {
             n_ready = n_above + min(n_equal, t.n_equal) - n_written;
             if (at + kStep < n)
                 n_ready -= n_ready % kRun;
-            encode_values(values, exponent, pending, n_written, n_ready);
+            encode_values(p, pending, n_written, n_ready);
             n_written += n_ready;
             if (at + kStep < n)
                 carry(pending, n_ready);
@@ -394,17 +412,18 @@ struct Topk : PlainFormat {
         __syncthreads();
     }
 
-    template <class Y> __device__ void prepare(uint8_t *msg, int exponent, uint32_t, uint32_t, Y y)
+    template <class Y>
+    __device__ void prepare(uint8_t *msg, dsc_gpu_facts facts, uint32_t, uint32_t, Y y)
     {
-        uint8_t *const values = segment(msg);
-        const Threshold t = find_threshold(&is_poison_out, y);
+        const Part p = part_of(msg, facts);
+        const Threshold t = find_threshold(p.k, &is_poison_out, y);
 
         if (is_poison_out)
-            write_poison(values, exponent);
+            write_poison(p);
         else
-            write_chosen(values, exponent, t, y);
+            write_chosen(p, t, y);
         if (threadIdx.x < 32)
-            pad_part(reinterpret_cast<uint8_t *>(indices(values)), 2 * k);
+            pad_part(reinterpret_cast<uint8_t *>(indices(p)), 2 * p.k);
         __syncthreads();
     }
 };

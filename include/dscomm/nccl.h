@@ -21,8 +21,8 @@
  * destroy their communicators at about the same time: dscomm_comm_destroy() waits up to 10 s for
  * the others, and memory that they still use stays until the process ends, as it does if the
  *     communicator has failed;
- *   - dscomm_comm_split() is not there: use ncclCommSplit(). Nor are momentum and the options of
- *     top-k that reuse thresholds or depend on the sender's place.
+ *   - dscomm_comm_split() is not there: use ncclCommSplit(). Nor is momentum, nor are codecs whose
+ *     messages vary in length: lossless ones.
  */
 #ifndef DSCOMM_NCCL_H
 #define DSCOMM_NCCL_H

@@ -42,12 +42,13 @@ static void prepare(struct bench *b, enum dsc_gpu_stage stage, uint64_t out_at)
     for (size_t at = 0; at < b->in->n; at += step)
         b->tiles[n_tiles++] = (struct dsc_gpu_tile){ 0, (uint32_t)at };
     for (int i = 0; i < n_recvs; i++)
-        b->recvs[i] = (struct dsc_gpu_recv){ .at = (uint64_t)i * b->stride, .exponent = 3 };
+        b->recvs[i] =
+            (struct dsc_gpu_recv){ .at = (uint64_t)i * b->stride, .facts = { .exponent = 3 } };
     b->op = (struct dsc_gpu_op){ .n = (uint32_t)b->in->n,
                                  .out_at = stage == DSC_GPU_DECODE ? DSC_GPU_NONE : out_at,
                                  .own_partial = DSC_GPU_NONE,
                                  .out_partial = DSC_GPU_NONE,
-                                 .exponent = 3,
+                                 .facts = { .exponent = 3 },
                                  .n_recvs = (uint32_t)n_recvs,
                                  .flags = DSC_GPU_OP_RESTORES };
     gpu_put((void *)b->work.ops, &b->op, sizeof(b->op));

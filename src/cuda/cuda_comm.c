@@ -57,20 +57,11 @@ static dscomm_status_t check_device(const struct dsc_cuda_comm *cc)
     return DSCOMM_OK;
 }
 
-/* Kernels know no message but by its codec and element count. */
 static dscomm_status_t cuda_check_shape(const struct dscomm_comm *comm,
                                         const struct dsc_shape *shape)
 {
-    const struct dsc_codec *const codec = shape->codec;
-
     DSC_TRY(check_device((const struct dsc_cuda_comm *)comm));
-    DSC_TRY(dsc_gpu_supports(codec));
-    if (codec->reuses || codec->by_position)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
-                        "codec %s: %s is for CPUs; leave the option out on CUDA", codec->spec,
-                        codec->reuses ? "reuse of thresholds"
-                                      : "a ratio that depends on the sender's place");
-    return DSCOMM_OK;
+    return dsc_gpu_supports(shape->codec);
 }
 
 static dscomm_status_t cuda_check(const struct dscomm_comm *comm, dscomm_stream_t *stream,

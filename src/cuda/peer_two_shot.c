@@ -133,7 +133,7 @@ static void fill_ops(struct dsc_gpu_op *ops, const struct facts *f, const struct
             .own_partial = DSC_GPU_NONE,
             .out_partial = DSC_GPU_NONE,
             .n = (uint32_t)f->n[q],
-            .exponent = is_own ? f->down : f->up,
+            .facts = { .exponent = is_own ? f->down : f->up },
             .own_at = (uint32_t)rank,
             .first_recv = is_own ? first : first + n_peers,
             .n_recvs = is_own ? n_peers : 1,
@@ -150,9 +150,10 @@ static void fill_recvs(struct dsc_gpu_recv *recvs, const struct facts *f, const 
 
     for (int q = 0; q < n_ranks; q++)
         if (q != rank)
-            recvs[at++] =
-                (struct dsc_gpu_recv){ .at = in_at(l, n_ranks, parity, q), .exponent = f->up };
-    recvs[at] = (struct dsc_gpu_recv){ .at = out_at(l, n_ranks, parity), .exponent = f->down };
+            recvs[at++] = (struct dsc_gpu_recv){ .at = in_at(l, n_ranks, parity, q),
+                                                 .facts = { .exponent = f->up } };
+    recvs[at] =
+        (struct dsc_gpu_recv){ .at = out_at(l, n_ranks, parity), .facts = { .exponent = f->down } };
 }
 
 /* Neighbouring tiles have different owners, and so go over different links. */

@@ -190,9 +190,16 @@ static void list_items(struct builder *b)
 
 /* ---- device tables ---- */
 
-static void add_recv(struct builder *b, const struct dsc_spot *place, int exponent)
+static struct dsc_gpu_facts facts_of(int exponent, struct dsc_place place)
 {
-    b->s->recvs[b->s->n_recvs++] = (struct dsc_gpu_recv){ .at = place->at, .exponent = exponent };
+    return (struct dsc_gpu_facts){ exponent, place.position, place.members };
+}
+
+static void add_recv(struct builder *b, const struct dsc_spot *spot, int exponent,
+                     struct dsc_place place)
+{
+    b->s->recvs[b->s->n_recvs++] =
+        (struct dsc_gpu_recv){ .at = spot->at, .facts = facts_of(exponent, place) };
 }
 
 /* Of a SUM: who encoded, or kept, the message of rank `origin`. */
@@ -213,21 +220,33 @@ static const struct dsc_spot *kept_place(const struct builder *b, const struct d
     return NULL;
 }
 
-static void add_recvs(struct builder *b, const struct dsc_op *op)
+/* Messages of all ranks: each rank's place is its number. */
+static void add_recvs_of_sum(struct builder *b, const struct dsc_op *op)
 {
-    const struct dscomm_plan *const plan = b->plan;
+    const int n_ranks = b->plan->params.n_ranks;
     uint32_t next = op->first_recv;
 
-    if (op->kind != DSC_OP_SUM) {
-        for (; next < op->first_recv + op->n_recvs; next++)
-            add_recv(b, b->places.of_recv[next], plan->recvs[next].exponent);
+    for (int q = 0; q < n_ranks; q++) {
+        const bool comes = op->n_recvs > 0 && q != op->own_at;
+
+        add_recv(b, comes ? b->places.of_recv[next++] : kept_place(b, op, q), op->exponent,
+                 (struct dsc_place){ (uint16_t)q, (uint16_t)n_ranks });
+    }
+}
+
+static void add_recvs(struct builder *b, const struct dsc_op *op)
+{
+    if (op->kind == DSC_OP_SUM) {
+        add_recvs_of_sum(b, op);
         return;
     }
-    for (int q = 0; q < plan->params.n_ranks; q++)
-        if (op->n_recvs > 0 && q != op->own_at)
-            add_recv(b, b->places.of_recv[next++], op->exponent);
-        else
-            add_recv(b, kept_place(b, op, q), op->exponent);
+    for (uint32_t i = op->first_recv; i < op->first_recv + op->n_recvs; i++) {
+        const struct dsc_plan_msg *const m = &b->plan->recvs[i];
+
+        /* a final message's place is the operation's: it may come by way of another rank */
+        add_recv(b, b->places.of_recv[i], m->exponent,
+                 op->kind == DSC_OP_DECODE ? op->place : m->place);
+    }
 }
 
 static uint64_t partial_at(size_t offset)
@@ -254,8 +273,8 @@ static void add_op(struct builder *b, uint32_t index)
                                   op->kind == DSC_OP_REDUCE ? op->out_partial : DSC_GPU_NONE,
                               .own_start = op->own_start,
                               .own_end = op->own_end,
+                              .facts = facts_of(op->exponent, op->place),
                               .n = op->n,
-                              .exponent = op->exponent,
                               .own_at = (uint32_t)op->own_at,
                               .first_recv = first_recv,
                               .n_recvs = b->s->n_recvs - first_recv };

@@ -25,7 +25,7 @@ std::vector<std::string> specs(bool with_kernels)
     for (size_t i = 0; i < n; i++) {
         const dscomm_codec_t *const codec = dscomm_codec(all[i]);
 
-        if (with_kernels != (codec->reuses || codec->by_position || codec->variable))
+        if (with_kernels != codec->variable)
             chosen.emplace_back(all[i]);
     }
     return chosen;

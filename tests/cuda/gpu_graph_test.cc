@@ -72,7 +72,7 @@ struct UserGraph {
 
 TEST(UserGraphs, three_launches_are_three_calls)
 {
-    for (const char *spec : { "int8", "int4", "fp16", "none" }) {
+    for (const char *spec : { "int8", "int4", "fp16", "none", "topk:0.05,position,reuse" }) {
         const GpuCase c = small_case(spec);
         const GpuWorld world(kRanks);
 

@@ -21,8 +21,7 @@
 namespace {
 
 /* Registered, but without kernels. */
-const std::vector<std::string> without_kernels = { "lossless", "int8,entropy",
-                                                   "topk:0.01,position" };
+const std::vector<std::string> without_kernels = { "lossless", "int8,entropy" };
 
 std::vector<std::string> all_specs()
 {
@@ -30,7 +29,8 @@ std::vector<std::string> all_specs()
     const char *const *specs = dsc_codec_test_specs(&n);
     std::vector<std::string> all(specs, specs + n);
 
-    for (const char *more : { "topk:1", "topk:k=1", "topk:0.3,int8", "topk:0.6,fp8" })
+    for (const char *more : { "topk:1", "topk:k=1", "topk:0.3,int8", "topk:0.6,fp8",
+                              "topk:0.9,position", "topk:k=5000,int8,position" })
         all.emplace_back(more);
     all.erase(std::remove_if(all.begin(), all.end(),
                              [](const std::string &s) {

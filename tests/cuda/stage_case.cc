@@ -150,8 +150,13 @@ Bytes bytes_of(const std::vector<float> &v)
 
 struct Message {
     Bytes bytes;
-    int exponent;
+    dsc_gpu_facts facts;
 };
+
+dsc_gpu_facts facts_of(int exponent, dsc_place place)
+{
+    return { exponent, place.position, place.members };
+}
 
 /* What an operation reads, in the order of struct dsc_gpu_op's recvs. */
 using Inputs = std::vector<Message>;
@@ -382,7 +387,7 @@ Bytes Rank::run_device(const dsc_op &op, const Inputs &inputs, size_t out_bytes)
     dsc_gpu_op g = {};
 
     for (const auto &m : inputs) {
-        recvs.push_back({ messages.size(), m.exponent, 0 });
+        recvs.push_back({ messages.size(), m.facts });
         messages.insert(messages.end(), m.bytes.begin(), m.bytes.end());
     }
     for (uint32_t at = 0; at < op.n; at += tile_elems)
@@ -396,7 +401,7 @@ Bytes Rank::run_device(const dsc_op &op, const Inputs &inputs, size_t out_bytes)
     g.own_start = op.own_start;
     g.own_end = op.own_end;
     g.n = op.n;
-    g.exponent = op.exponent;
+    g.facts = facts_of(op.exponent, op.place);
     g.own_at = static_cast<uint32_t>(op.own_at);
     g.n_recvs = static_cast<uint32_t>(recvs.size());
     g.flags = c_.collective == Collective::allreduce ? DSC_GPU_OP_RESTORES : 0;
@@ -535,11 +540,11 @@ class Call {
         const Bytes out = rank.run(op, inputs);
 
         if (op.kind == DSC_OP_ENCODE || op.kind == DSC_OP_GATHER)
-            kept_[static_cast<size_t>(r)][op.keep] = { out, op.exponent };
+            kept_[static_cast<size_t>(r)][op.keep] = { out, facts_of(op.exponent, op.place) };
         for (uint32_t i = op.first_send; i < op.first_send + op.n_sends; i++) {
             const dsc_plan_msg &m = rank.plan->sends[i];
 
-            sent_[{ r, rank.plan->peers[m.conn], m.index }] = { arriving(out), m.exponent };
+            sent_[{ r, rank.plan->peers[m.conn], m.index }] = { arriving(out), {} };
         }
     }
 
@@ -553,6 +558,17 @@ class Call {
         return bytes;
     }
 
+    /* Of who has encoded a received message. */
+    static dsc_place place_of(const dscomm_plan *plan, const dsc_op &op, const dsc_plan_msg &m)
+    {
+        if (op.kind == DSC_OP_SUM)
+            return { static_cast<uint16_t>(plan->peers[m.conn]),
+                     static_cast<uint16_t>(plan->params.n_ranks) };
+        return op.kind == DSC_OP_REDUCE || op.kind == DSC_OP_FINAL || op.kind == DSC_OP_RESULT
+                   ? m.place
+                   : op.place;
+    }
+
     bool collect(int r, const dsc_op &op, Inputs &inputs)
     {
         const dscomm_plan *plan = ranks_[static_cast<size_t>(r)]->plan;
@@ -564,7 +580,7 @@ class Call {
 
             if (found == sent_.end())
                 return false;
-            inputs.push_back({ found->second.bytes, m.exponent });
+            inputs.push_back({ found->second.bytes, facts_of(m.exponent, place_of(plan, op, m)) });
         }
         if (op.kind != DSC_OP_SUM)
             return true;
