@@ -47,7 +47,7 @@ struct dsc_gpu_kernels {
 #define DSC_GPU_DECLARE(table, Format, kind) extern const struct dsc_gpu_kernels table;
 DSC_GPU_FORMATS(DSC_GPU_DECLARE)
 #undef DSC_GPU_DECLARE
-extern const void *const dsc_gpu_restore; /* the stage without a format */
+extern const void *const dsc_gpu_restore, *const dsc_gpu_save, *const dsc_gpu_undo; /* no format */
 
 /* The address of a kernel. */
 #define DSC_GPU_FUNCTION(Format, stage) \

@@ -17,6 +17,21 @@ static const struct dsc_gpu_kernels *kernels_of(uint32_t kind)
     }
 }
 
+/* Of a stage that knows no format; NULL: it does. */
+static const void *plain_function(enum dsc_gpu_stage stage)
+{
+    switch (stage) {
+    case DSC_GPU_RESTORE:
+        return dsc_gpu_restore;
+    case DSC_GPU_SAVE:
+        return dsc_gpu_save;
+    case DSC_GPU_UNDO:
+        return dsc_gpu_undo;
+    default:
+        return nullptr;
+    }
+}
+
 struct dsc_gpu_prepared dsc_gpu_prepare(enum dsc_gpu_stage stage, const dscomm_codec_t *codec,
                                         const struct dsc_gpu_work *work,
                                         const struct dsc_gpu_call *call)
@@ -24,13 +39,14 @@ struct dsc_gpu_prepared dsc_gpu_prepare(enum dsc_gpu_stage stage, const dscomm_c
     const struct dsc_gpu_format format = dsc_gpu_format_of(codec, call->dtype);
     const struct dsc_gpu_kernels *const k = kernels_of(format.kind);
     const bool encodes = stage == DSC_GPU_ENCODE || stage == DSC_GPU_FINAL;
+    const void *const plain = plain_function(stage);
     struct dsc_gpu_prepared launch = {};
 
-    launch.function = stage == DSC_GPU_RESTORE ? dsc_gpu_restore : k->function[stage];
+    launch.function = plain != nullptr ? plain : k->function[stage];
     launch.n_blocks = work->n_tiles > 0 ? work->n_tiles : 1; /* one may have to end the call */
-    launch.n_threads = stage == DSC_GPU_RESTORE ? dsc_gpu_fp32.decode_threads
-                       : encodes                ? k->encode_threads
-                                                : k->decode_threads;
+    launch.n_threads = plain != nullptr ? dsc_gpu_fp32.decode_threads
+                       : encodes        ? k->encode_threads
+                                        : k->decode_threads;
     launch.args = { *work, *call, format };
     return launch;
 }

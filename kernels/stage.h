@@ -12,6 +12,8 @@
  *   SUM      DSC_OP_SUM: recvs are the messages of all ranks, the own one among them
  *   RESULT   DSC_OP_RESULT
  *   RESTORE  DSC_OP_RESTORE: recvs are messages of marks
+ *   SAVE     before a call: copies away the input that it overwrites
+ *   UNDO     after it: copies the input back, if the call was given up
  *
  * DSC_OP_GATHER computes nothing: its message is copied.
  *
@@ -42,6 +44,8 @@ enum dsc_gpu_stage {
     DSC_GPU_SUM,
     DSC_GPU_RESULT,
     DSC_GPU_RESTORE,
+    DSC_GPU_SAVE,
+    DSC_GPU_UNDO,
     DSC_GPU_N_STAGES
 };
 
@@ -91,11 +95,11 @@ struct dsc_gpu_work {
     const struct dsc_gpu_op *ops;
     const struct dsc_gpu_recv *recvs;
     const struct dsc_gpu_tile *tiles;
-    uint8_t *messages;           /* 16-byte aligned */
-    float *partial;              /* 16-byte aligned */
-    uint32_t n_tiles;            /* 0: nothing is done, except that the call may end */
-    uint32_t flags;              /* DSC_GPU_WORK_* */
-    uint64_t step;               /* below 2^40; shown in the progress word while the kernel runs */
+    uint8_t *messages; /* 16-byte aligned */
+    float *partial;    /* 16-byte aligned */
+    uint32_t n_tiles;  /* 0: nothing is done, except that the call may end; SAVE, UNDO: blocks */
+    uint32_t flags;    /* DSC_GPU_WORK_* */
+    uint64_t step;     /* below 2^40; shown in the progress word while the kernel runs */
     uint64_t tx_bytes, rx_bytes; /* LAST: of the whole call, for its statistics */
 };
 
@@ -120,6 +124,7 @@ struct dsc_gpu_state {
     uint32_t ring_mask;         /* entries - 1, a power of two of them */
     struct dsc_gpu_stats *ring; /* the call numbered i is at i & ring_mask, from 1 on; NULL: none */
     struct dsc_gpu_board *board; /* NULL: none */
+    uint64_t saved_at;           /* `sequence` at the last SAVE */
 };
 
 /* In host memory that the device sees. */
@@ -146,6 +151,9 @@ struct dsc_gpu_call {
     void *residual[2];                 /* the same twice: one vector. Not read without feedback */
     struct dsc_gpu_feedback *feedback; /* device memory; NULL: no residual */
     struct dsc_gpu_state *state;       /* device memory */
+    void *input;                       /* SAVE, UNDO: what an in-place call overwrites; */
+    void *saved;                       /* a copy of it, as far from 16-byte alignment */
+    uint64_t input_bytes;              /* 0: the call is not in place */
     float beta;
     uint32_t seed, rank; /* of stochastic rounding */
     uint32_t n_ranks;

@@ -14,8 +14,10 @@
  *     allocated, connected or waited for then, nor when the graph is launched. All ranks capture
  *     the same calls and launch their graphs as often. Graphs with calls of a communicator end
  *     before it does;
+ *   - with the config's preserve_input an in-place call that fails has its input back when its
+ *     stream, or the graph it is in, has come to its end;
  *   - "none" without feedback, for sums and averages, is ncclAllReduce(), unless the config's
- *     exact_order is 1; so it is with a feedback object that is known to be zero, outside of
+ *     exact_order or preserve_input is 1; so it is with a feedback object that is known to be zero, outside of
  *     captures, which therefore must be so on all ranks;
  *   - with DSCOMM_CUDA_DIRECT calls may run over memory of peers instead of NCCL. Then ranks
  * destroy their communicators at about the same time: dscomm_comm_destroy() waits up to 10 s for
@@ -51,7 +53,8 @@ static inline dscomm_stream_t *dscomm_cuda_stream(cudaStream_t stream)
  *                 gone, and must not be destroyed. Until dscomm_comm_destroy() nobody else uses it
  *                 while calls are in flight.
  * @param config   Borrowed for the call; NULL for defaults. n_threads and transport mean nothing
- *                 here; preserve_input must be 0; chunk_bytes 0 is DSCOMM_CUDA_CHUNK_BYTES.
+ *                 here; chunk_bytes 0 is DSCOMM_CUDA_CHUNK_BYTES. preserve_input, equal on all
+ *                 ranks, is memory for the largest input per plan, and two kernels per call.
  * @param comm_out Owned by the caller; untouched on error.
  *
  * @return DSCOMM_OK

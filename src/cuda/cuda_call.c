@@ -43,7 +43,8 @@ static bool is_plain(const struct dsc_cuda_comm *cc, const struct dsc_call_args 
     const struct dsc_shape *const s = &a->shape;
 
     if (!s->codec->by_dtype || s->collective != DSC_ALLREDUCE || cc->base.config.exact_order ||
-        dsc_shape_is_tiered(&cc->base, s) || (s->op != DSCOMM_SUM && s->op != DSCOMM_AVG))
+        cc->base.config.preserve_input || dsc_shape_is_tiered(&cc->base, s) ||
+        (s->op != DSCOMM_SUM && s->op != DSCOMM_AVG))
         return false;
     return a->feedback == NULL || (!capturing && dsc_feedback_parts(a->feedback).known_zero);
 }
@@ -83,8 +84,22 @@ static dscomm_status_t run_plain(struct dsc_cuda_comm *cc, const struct dsc_call
 
 /* ---- our own ---- */
 
-static struct dsc_gpu_call make_call(const struct dsc_cuda_comm *cc, const struct dsc_call_args *a)
+/* Where the input goes that the call overwrites. */
+static void keep_input(const struct dsc_cuda_run *run, const struct dsc_call_args *a,
+                       struct dsc_gpu_call *call)
 {
+    const struct dsc_overlap input = dsc_call_overlap(&run->comm->base, a);
+
+    if (run->saved == NULL || input.bytes == 0)
+        return;
+    call->input = input.memory;
+    call->saved = run->saved + (uintptr_t)input.memory % 16;
+    call->input_bytes = input.bytes;
+}
+
+static struct dsc_gpu_call make_call(const struct dsc_cuda_run *run, const struct dsc_call_args *a)
+{
+    const struct dsc_cuda_comm *const cc = run->comm;
     struct dsc_gpu_call call;
 
     memset(&call, 0, sizeof(call)); /* calls are compared with what is between members, too */
@@ -105,17 +120,18 @@ static struct dsc_gpu_call make_call(const struct dsc_cuda_comm *cc, const struc
         call.beta = parts.beta;
         call.residual_type = parts.type;
     }
+    keep_input(run, a, &call);
     return call;
 }
 
 /* Gives the graph's kernels the call; NCCL's nodes know nothing of it. */
 static dscomm_status_t update(struct dsc_cuda_run *run, const struct dsc_gpu_call *call)
 {
-    for (uint32_t i = 0; i < run->schedule.n_nodes; i++) {
+    for (uint32_t i = 0; i < run->schedule.n_nodes + 2; i++) {
         struct cudaKernelNodeParams params;
         void *args[1];
 
-        if (run->schedule.nodes[i].is_group)
+        if (!dsc_cuda_is_launch(run, i))
             continue;
         params = dsc_cuda_node_params(run, i, call, args);
         CUDA_TRY(cudaGraphExecKernelNodeSetParams(run->graph, run->nodes[i], &params));
@@ -136,18 +152,16 @@ static dscomm_status_t replay(struct dsc_cuda_run *run, const struct dsc_gpu_cal
     return DSCOMM_OK;
 }
 
-static dscomm_status_t run_call(struct dsc_cuda_run *run, const struct dsc_call_args *a,
+static dscomm_status_t run_call(struct dsc_cuda_run *run, const struct dsc_gpu_call *call,
                                 cudaStream_t stream, bool capturing)
 {
-    const struct dsc_gpu_call call = make_call(run->comm, a);
-
     if (capturing) {
         DSC_TRY(dsc_cuda_retain(run, stream));
-        return dsc_cuda_enqueue(run, &call, stream, run->comm->side, NULL);
+        return dsc_cuda_enqueue(run, call, stream, run->comm->side, NULL);
     }
     if (run->graph != NULL)
-        return replay(run, &call, stream);
-    return dsc_cuda_enqueue(run, &call, stream, run->comm->side, NULL);
+        return replay(run, call, stream);
+    return dsc_cuda_enqueue(run, call, stream, run->comm->side, NULL);
 }
 
 /* ---- a call ---- */
@@ -171,19 +185,25 @@ static dscomm_status_t run_in_order(struct dsc_cuda_comm *cc, struct dsc_cuda_ru
                                     const struct dsc_call_args *a, cudaStream_t stream,
                                     bool capturing)
 {
+    struct dsc_gpu_call call;
     dscomm_status_t st;
 
     DSC_TRY(dsc_cuda_hold(cc));
+    if (run != NULL)
+        call = make_call(run, a);
     st = enter(cc, stream, capturing);
     if (st == DSCOMM_OK)
-        st = run == NULL ? run_plain(cc, a, stream) : run_call(run, a, stream, capturing);
+        st = run == NULL ? run_plain(cc, a, stream) : run_call(run, &call, stream, capturing);
     if (st == DSCOMM_OK)
         st = leave(cc, stream, capturing);
     dsc_cuda_let_go(cc);
     /* A capture that fails has run nothing; else the peers wait for what will not come. */
     if (st == DSCOMM_OK || st == DSCOMM_ERR_BAD_STATE || capturing)
         return st;
-    return dsc_comm_fail(&cc->base, NULL, st, -1);
+    st = dsc_comm_fail(&cc->base, NULL, st, -1);
+    if (run != NULL)
+        dsc_cuda_undo(run, &call, stream);
+    return st;
 }
 
 dscomm_status_t dsc_cuda_issue(struct dscomm_comm *comm, dscomm_stream_t *stream,

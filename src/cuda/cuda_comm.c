@@ -169,7 +169,7 @@ static const struct dsc_backend backend_cuda = {
 
 static dscomm_status_t make_state(struct dsc_cuda_comm *cc)
 {
-    struct dsc_gpu_state state = { .ring_mask = DSC_RING_ENTRIES - 1 };
+    struct dsc_gpu_state state = { .ring_mask = DSC_RING_ENTRIES - 1, .saved_at = UINT64_MAX };
 
     CUDA_TRY(cudaHostAlloc((void **)&cc->mapped, sizeof(*cc->mapped),
                            cudaHostAllocMapped | cudaHostAllocPortable));
@@ -209,10 +209,11 @@ static dscomm_status_t agree_on_settings(struct dsc_cuda_comm *cc, const struct 
 
     snprintf(text, sizeof(text),
              "version=%s chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu seed=%u min_bytes=%zu "
-             "cuda_graphs=%d cuda_direct=%s cuda_direct_bytes=%llu exact_order=%d tiers=%s",
+             "cuda_graphs=%d cuda_direct=%s cuda_direct_bytes=%llu exact_order=%d "
+             "preserve_input=%d tiers=%s",
              dscomm_version(), c->chunk_bytes, c->algorithm, (unsigned long long)env->oneshot_bytes,
              c->seed, c->min_bytes, cc->use_graphs, env->cuda_direct,
-             (unsigned long long)env->cuda_direct_bytes, c->exact_order, tiers);
+             (unsigned long long)env->cuda_direct_bytes, c->exact_order, c->preserve_input, tiers);
     return dsc_cuda_agree(cc, st, text);
 }
 
@@ -223,8 +224,6 @@ static dscomm_status_t read_settings(const dscomm_comm_config_t *config, const s
     DSC_TRY(dsc_comm_settings(config, *env, out));
     if (config == NULL || config->chunk_bytes == 0)
         out->chunk_bytes = (size_t)(*env)->cuda_chunk_bytes;
-    if (out->preserve_input)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED, "preserve_input 1, must be 0 on CUDA");
     out->transport = "nccl";
     return DSCOMM_OK;
 }

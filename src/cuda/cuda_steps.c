@@ -35,6 +35,28 @@ static dscomm_status_t launch(struct dsc_cuda_run *run, uint32_t index,
     return nodes == NULL ? DSCOMM_OK : last_captured(stream, &nodes[index]);
 }
 
+static uint32_t save_index(const struct dsc_cuda_run *run)
+{
+    return run->schedule.n_nodes;
+}
+
+static uint32_t undo_index(const struct dsc_cuda_run *run)
+{
+    return run->schedule.n_nodes + 1;
+}
+
+bool dsc_cuda_is_launch(const struct dsc_cuda_run *run, uint32_t index)
+{
+    return index < run->schedule.n_nodes ? !run->schedule.nodes[index].is_group
+                                         : run->saved != NULL;
+}
+
+void dsc_cuda_undo(struct dsc_cuda_run *run, const struct dsc_gpu_call *call, cudaStream_t stream)
+{
+    if (run->saved != NULL && launch(run, undo_index(run), call, stream, NULL) < 0)
+        dsc_log_warn(CUDA, "the input of the call cannot be restored");
+}
+
 static dscomm_status_t transfer(struct dsc_cuda_run *run, const struct dsc_node *node,
                                 cudaStream_t side)
 {
@@ -95,6 +117,8 @@ dscomm_status_t dsc_cuda_enqueue(struct dsc_cuda_run *run, const struct dsc_gpu_
 {
     const bool forks = run->schedule.n_groups > 0;
 
+    if (run->saved != NULL)
+        DSC_TRY(launch(run, save_index(run), call, stream, nodes));
     if (forks) {
         CUDA_TRY(cudaEventRecord(run->fork, stream));
         CUDA_TRY(cudaStreamWaitEvent(side, run->fork, 0));
@@ -105,5 +129,5 @@ dscomm_status_t dsc_cuda_enqueue(struct dsc_cuda_run *run, const struct dsc_gpu_
         CUDA_TRY(cudaEventRecord(run->join, side));
         CUDA_TRY(cudaStreamWaitEvent(stream, run->join, 0));
     }
-    return DSCOMM_OK;
+    return run->saved == NULL ? DSCOMM_OK : launch(run, undo_index(run), call, stream, nodes);
 }

@@ -15,7 +15,7 @@
 static const char *const stage_names[] = {
     [DSC_GPU_ENCODE] = "ENCODE",   [DSC_GPU_REDUCE] = "REDUCE", [DSC_GPU_FINAL] = "FINAL",
     [DSC_GPU_DECODE] = "DECODE",   [DSC_GPU_SUM] = "SUM",       [DSC_GPU_RESULT] = "RESULT",
-    [DSC_GPU_RESTORE] = "RESTORE",
+    [DSC_GPU_RESTORE] = "RESTORE", [DSC_GPU_SAVE] = "SAVE",     [DSC_GPU_UNDO] = "UNDO",
 };
 
 const char *dsc_gpu_stage_name(enum dsc_gpu_stage stage)

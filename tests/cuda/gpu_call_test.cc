@@ -57,6 +57,7 @@ dscomm_comm_config_t config_for(const GpuCase &c)
 {
     dscomm_comm_config_t config = gpu_config();
 
+    config.preserve_input = c.seed % 2; /* copies before and behind the call */
     if (dscomm_codec(c.spec.c_str())->tile_align > 256)
         config.chunk_bytes = 65536 * 4; /* a segment */
     return config;

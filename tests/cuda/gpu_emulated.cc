@@ -5,6 +5,7 @@
 #include "kernels/block.cuh"
 #include "kernels/cast.cuh"
 #include "kernels/gpu_kernels.h"
+#include "kernels/input.cuh"
 #include "kernels/nvfp4.cuh"
 #include "kernels/stages.cuh"
 #include "kernels/topk.cuh"
@@ -19,6 +20,8 @@
     EMU_KERNEL((dsc_gpu_kernel<Format, DSC_GPU_RESULT>))
 DSC_GPU_FORMATS(EMULATE)
 EMU_KERNEL((dsc_gpu_kernel<Fp32, DSC_GPU_RESTORE>))
+EMU_KERNEL((dsc_gpu_save_kernel))
+EMU_KERNEL((dsc_gpu_undo_kernel))
 
 #define EMULATE_TWO_SHOT(table, Format, kind) EMU_KERNEL_RESIDENT((dsc_gpu_two_shot_kernel<Format>))
 DSC_GPU_PLAIN(EMULATE_TWO_SHOT)

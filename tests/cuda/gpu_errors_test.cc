@@ -79,10 +79,6 @@ TEST(Arguments, of_creation)
     ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
     ASSERT_EQ(ncclCommInitRank(&nccl, 1, id, 0), ncclSuccess);
     EXPECT_EQ(dscomm_comm_create_nccl(nccl, nullptr, nullptr), DSCOMM_ERR_INVALID);
-    config.preserve_input = 1;
-    EXPECT_EQ(dscomm_comm_create_nccl(nccl, &config, &comm), DSCOMM_ERR_UNSUPPORTED);
-    EXPECT_TRUE(last_error_says("preserve_input"));
-    config.preserve_input = 0;
     config.exact_order = 2;
     EXPECT_EQ(dscomm_comm_create_nccl(nccl, &config, &comm), DSCOMM_ERR_INVALID);
     EXPECT_TRUE(last_error_says("exact_order 2"));
@@ -177,6 +173,62 @@ TEST(Deadline, of_a_call)
         EXPECT_EQ(dscomm_feedback_rollback(sides.device_fb), DSCOMM_ERR_BAD_STATE);
         EXPECT_EQ(stats_of(world.comms[r]).calls, 1u);
     });
+}
+
+/* Calls in place that fail, enqueued or in a graph of the caller: both, as they run one by one. */
+void fail_in_place(bool preserves, bool captures)
+{
+    dscomm_comm_config_t config = gpu_config();
+    GpuCase c = plain_case(2);
+
+    c.feedback = true;
+    c.in_place = true;
+    c.shift = 1;
+    config.timeout_ms = 800;
+    config.preserve_input = preserves;
+    const GpuWorld world(2, config);
+
+    world.each([&](int r) {
+        GpuSides sides(world, c, r);
+        const Bytes input = make_input(c, r, 1, false);
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t exec = nullptr;
+
+        sides.put(make_input(c, r, 0, false));
+        EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
+        sides.expect_same_output(sides.host_call(make_input(c, r, 0, false)), 0);
+        sides.put(input);
+        world.sync(r);
+        if (r == 1) { /* does not come */
+            std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+            dscomm_comm_abort(world.comms[r]);
+            return;
+        }
+        if (captures)
+            EXPECT_EQ(cudaStreamBeginCapture(world.streams[r], cudaStreamCaptureModeThreadLocal),
+                      cudaSuccess);
+        EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
+        EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
+        if (captures) {
+            EXPECT_EQ(cudaStreamEndCapture(world.streams[r], &graph), cudaSuccess);
+            EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+            EXPECT_EQ(cudaGraphLaunch(exec, world.streams[r]), cudaSuccess);
+        }
+        cudaStreamSynchronize(world.streams[r]);
+        EXPECT_LT(dscomm_comm_async_error(world.comms[r], nullptr), 0);
+        EXPECT_EQ(sides.output() == input, preserves);
+        if (captures) {
+            cudaGraphExecDestroy(exec);
+            cudaGraphDestroy(graph);
+        }
+    });
+}
+
+TEST(PreserveInput, gives_back_what_a_failed_call_has_overwritten)
+{
+    for (bool preserves : { true, false })
+        for (bool captures : { false, true })
+            fail_in_place(preserves, captures);
 }
 
 /* A rank never joins: the others do not wait for ever, and leave nothing behind that does. */
