@@ -129,6 +129,11 @@ dscomm_status_t dsc_gpu_supports(const dscomm_codec_t *codec)
 
     if (codec == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "codec is NULL");
+    if (codec->variable)
+        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
+                        "codec %s is for CPUs: its messages vary in length, which CUDA kernels and "
+                        "graphs do not know",
+                        codec->spec);
     if (!fill_format(codec, &format))
         return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
                         "codec %s has no CUDA kernels; those of none, fp32, fp16, bf16, int8, "

@@ -17,14 +17,15 @@
  *   - with the config's preserve_input an in-place call that fails has its input back when its
  *     stream, or the graph it is in, has come to its end;
  *   - "none" without feedback, for sums and averages, is ncclAllReduce(), unless the config's
- *     exact_order or preserve_input is 1; so it is with a feedback object that is known to be zero, outside of
- *     captures, which therefore must be so on all ranks;
+ *     exact_order or preserve_input is 1; so it is, outside of captures, with a feedback object
+ *     that is known to be zero, which therefore must be so on all ranks;
  *   - with DSCOMM_CUDA_DIRECT calls may run over memory of peers instead of NCCL. Then ranks
- * destroy their communicators at about the same time: dscomm_comm_destroy() waits up to 10 s for
- * the others, and memory that they still use stays until the process ends, as it does if the
- *     communicator has failed;
- *   - dscomm_comm_split() is not there: use ncclCommSplit(). Nor is momentum, nor are codecs whose
- *     messages vary in length: lossless ones.
+ *     destroy their communicators at about the same time: dscomm_comm_destroy() waits up to 10 s
+ *     for the others, and memory that they still use stays until the process ends, as it does if
+ *     the communicator has failed;
+ *   - dscomm_comm_split() is ncclCommSplit(), and the new communicator ends its own ncclComm_t. Not
+ *     while the thread captures a stream;
+ *   - momentum is not there, nor are codecs whose messages vary in length: lossless ones.
  */
 #ifndef DSCOMM_NCCL_H
 #define DSCOMM_NCCL_H

@@ -103,9 +103,8 @@ struct dsc_plan_entry {
  */
 struct dsc_backend {
     const char *name;
-    bool tunes;  /* codec auto: a turn's calls may talk, notes come with messages */
-    bool fuses;  /* small allreduces of a group may become one call */
-    bool splits; /* dscomm_comm_split() */
+    bool tunes; /* codec auto: a turn's calls may talk, notes come with messages */
+    bool fuses; /* small allreduces of a group may become one call */
     /* What of shapes only the backend knows: codecs that it does not have. */
     dscomm_status_t (*check_shape)(const struct dscomm_comm *comm, const struct dsc_shape *shape);
     /* Kinds of memory; before anything is touched. */
@@ -125,6 +124,9 @@ struct dsc_backend {
     void (*abort)(struct dscomm_comm *comm);
     /* Adds what the backend counts. */
     void (*stats)(const struct dscomm_comm *comm, dscomm_stats_t *stats);
+    /* dscomm_comm_split(); the arguments were checked. */
+    dscomm_status_t (*split)(struct dscomm_comm *comm, int color, int key,
+                             const dscomm_comm_config_t *config, dscomm_comm_t **comm_out);
     /* Ends plans and parts; on an error nothing has ended. All calls are over. */
     dscomm_status_t (*close)(struct dscomm_comm *comm);
 };
@@ -237,6 +239,11 @@ void dsc_auto_destroy(struct dsc_auto *automatic); /* NULL allowed */
 const struct dsc_guard *dsc_auto_guard(const struct dscomm_comm *comm);
 /* auto_rates.c: the worst of all ranks, from profiles or by measuring. Collective. */
 dscomm_status_t dsc_auto_rates(struct dscomm_comm *comm, struct dsc_rates *rates_out);
+
+/* ---- split.c ---- */
+
+dscomm_status_t dsc_comm_split_host(struct dscomm_comm *comm, int color, int key,
+                                    const dscomm_comm_config_t *config, dscomm_comm_t **comm_out);
 
 /* ---- collectives.c ---- */
 

@@ -258,7 +258,6 @@ const struct dsc_backend dsc_backend_host = {
     .name = "host",
     .tunes = true,
     .fuses = true,
-    .splits = true,
     .check_shape = host_check_shape,
     .check = host_check,
     .issue = host_issue,
@@ -267,5 +266,6 @@ const struct dsc_backend dsc_backend_host = {
     .tell = host_tell,
     .abort = host_abort,
     .stats = host_stats,
+    .split = dsc_comm_split_host,
     .close = host_close,
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Splitting: ranks tell each other color and key over the communicator, the first member of each
- * color opens a rendezvous and tells its id, and each color joins there. The new communicator has
- * sockets, memory and failures of its own.
+ * Splitting, and how hosts do it: ranks tell each other color and key over the communicator, the
+ * first member of each color opens a rendezvous and tells its id, and each color joins there. The
+ * new communicator has sockets, memory and failures of its own.
  */
 #include "comm/comm.h"
 
@@ -130,27 +130,14 @@ static dscomm_status_t share_id(struct split *s, bool is_member, dscomm_unique_i
     return st;
 }
 
-dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
-                                  const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
+dscomm_status_t dsc_comm_split_host(struct dscomm_comm *comm, int color, int key,
+                                    const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
 {
     struct split s = { .comm = comm };
-    dscomm_comm_config_t inherited;
     dscomm_unique_id_t id = { { 0 } };
     dscomm_status_t st;
     char *tiers = NULL;
 
-    if (comm_out == NULL)
-        return dsc_fail(DSCOMM_ERR_INVALID, "comm_out is NULL");
-    DSC_TRY(dsc_comm_check(comm));
-    if (!comm->backend->splits)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
-                        "a %s communicator is not split; split what it was made from",
-                        comm->backend->name);
-    if (dsc_group_is_open())
-        return dsc_fail(DSCOMM_ERR_BAD_STATE, "a split inside a group");
-    if (config != NULL)
-        DSC_TRY(dsc_comm_check_config(config));
-    dsc_comm_config_of(comm, &inherited);
     s.members = dsc_calloc(DSC_MEM_COMM, (size_t)comm->n_ranks, sizeof(*s.members));
     if (s.members == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", comm->n_ranks);
@@ -170,7 +157,23 @@ dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
     }
     if (tiers == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "tiers of %d ranks", s.n);
-    st = dsc_comm_create(s.n, s.rank, &id, config != NULL ? config : &inherited, tiers, comm_out);
+    st = dsc_comm_create(s.n, s.rank, &id, config, tiers, comm_out);
     dsc_free(tiers);
     return st;
+}
+
+dscomm_status_t dscomm_comm_split(dscomm_comm_t *comm, int color, int key,
+                                  const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
+{
+    dscomm_comm_config_t inherited;
+
+    if (comm_out == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "comm_out is NULL");
+    DSC_TRY(dsc_comm_check(comm));
+    if (dsc_group_is_open())
+        return dsc_fail(DSCOMM_ERR_BAD_STATE, "a split inside a group");
+    if (config != NULL)
+        DSC_TRY(dsc_comm_check_config(config));
+    dsc_comm_config_of(comm, &inherited);
+    return comm->backend->split(comm, color, key, config != NULL ? config : &inherited, comm_out);
 }

@@ -9,6 +9,7 @@
  *   cuda_agree.c     what ranks must agree on when a communicator or a plan is made
  *   cuda_tiers.c     which ranks are near each other
  *   cuda_watch.c     the watchdog; statistics out of the device's ring
+ *   cuda_split.c     a communicator of some of the ranks
  *   cuda_feedback.c  residuals in device memory
  *   schedule.c places.c   a plan as kernels and groups     kernels/  device code
  *   nccl_table.c     NCCL's functions
@@ -70,7 +71,8 @@ struct dsc_watch;
 struct dsc_cuda_comm {
     struct dscomm_comm base;
     const struct dsc_nccl *nccl;
-    ncclComm_t handle;           /* borrowed */
+    ncclComm_t handle;           /* borrowed, or owned: */
+    bool is_owner;               /* it was made by a split */
     pthread_mutex_t handle_lock; /* see dsc_cuda_hold() */
     _Atomic bool aborted;        /* the handle is gone */
     int device;
@@ -103,6 +105,19 @@ dscomm_status_t dsc_nccl_fail(const struct dsc_cuda_comm *cc, ncclResult_t resul
         if (result_ != ncclSuccess && result_ != ncclInProgress)            \
             return dsc_nccl_fail((cc), result_, #expr, __FILE__, __LINE__); \
     } while (0)
+
+/* ---- cuda_comm.c ---- */
+
+/* is_owner: the handle is the new communicator's, and gone if there is none. */
+dscomm_status_t dsc_cuda_create(ncclComm_t handle, bool is_owner,
+                                const dscomm_comm_config_t *config, dscomm_comm_t **comm_out);
+/* The device of the communicator is the thread's. */
+dscomm_status_t dsc_cuda_check_device(const struct dsc_cuda_comm *cc);
+
+/* ---- cuda_split.c ---- */
+
+dscomm_status_t dsc_cuda_split(struct dscomm_comm *comm, int color, int key,
+                               const dscomm_comm_config_t *config, dscomm_comm_t **comm_out);
 
 /* ---- cuda_call.c ---- */
 
@@ -199,6 +214,8 @@ dscomm_status_t dsc_watch_begin(struct dsc_cuda_comm *cc, cudaStream_t stream);
 dscomm_status_t dsc_watch_end(struct dsc_cuda_comm *cc, cudaStream_t stream);
 /* Aborts NCCL's communicator and fails this one. Threads: any. */
 void dsc_watch_fail(struct dsc_cuda_comm *cc, dscomm_status_t st, const char *text);
+/* This thread is in a function of NCCL that waits for other ranks: the watchdog's deadline runs. */
+void dsc_watch_blocking(struct dsc_cuda_comm *cc, bool is_blocking);
 /* The watchdog fails the communicator soon. Threads: any. */
 void dsc_watch_abort(struct dsc_cuda_comm *cc);
 void dsc_watch_stats(const struct dsc_cuda_comm *cc, dscomm_stats_t *stats);

@@ -45,7 +45,7 @@ static dscomm_status_t check_pointer(const struct dsc_cuda_comm *cc, const char 
     return DSCOMM_OK;
 }
 
-static dscomm_status_t check_device(const struct dsc_cuda_comm *cc)
+dscomm_status_t dsc_cuda_check_device(const struct dsc_cuda_comm *cc)
 {
     int current = -1;
 
@@ -60,7 +60,7 @@ static dscomm_status_t check_device(const struct dsc_cuda_comm *cc)
 static dscomm_status_t cuda_check_shape(const struct dscomm_comm *comm,
                                         const struct dsc_shape *shape)
 {
-    DSC_TRY(check_device((const struct dsc_cuda_comm *)comm));
+    DSC_TRY(dsc_cuda_check_device((const struct dsc_cuda_comm *)comm));
     return dsc_gpu_supports(shape->codec);
 }
 
@@ -147,13 +147,14 @@ static dscomm_status_t cuda_close(struct dscomm_comm *comm)
                  (unsigned long long)cc->graph_hits, (unsigned long long)cc->graph_updates,
                  (unsigned long long)cc->graph_misses);
     free_parts(cc);
+    if (cc->is_owner && !cc->aborted)
+        cc->nccl->CommDestroy(cc->handle);
     return DSCOMM_OK;
 }
 
 static const struct dsc_backend backend_cuda = {
     .name = "cuda",
     .fuses = false,
-    .splits = false,
     .check_shape = cuda_check_shape,
     .check = cuda_check,
     .issue = dsc_cuda_issue,
@@ -162,6 +163,7 @@ static const struct dsc_backend backend_cuda = {
     .tell = cuda_tell,
     .abort = cuda_abort,
     .stats = cuda_stats,
+    .split = dsc_cuda_split,
     .close = cuda_close,
 };
 
@@ -233,30 +235,20 @@ static dscomm_status_t ask_nccl(struct dsc_cuda_comm *cc, int *n_ranks_out, int 
     NCCL_TRY(cc, cc->nccl->CommCount(cc->handle, n_ranks_out));
     NCCL_TRY(cc, cc->nccl->CommUserRank(cc->handle, rank_out));
     NCCL_TRY(cc, cc->nccl->CommCuDevice(cc->handle, &cc->device));
-    return check_device(cc);
+    return dsc_cuda_check_device(cc);
 }
 
-dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl, const dscomm_comm_config_t *config,
-                                        dscomm_comm_t **comm_out)
+/* cc has its handle and NCCL's functions. On an error it has no parts. */
+static dscomm_status_t open_comm(struct dsc_cuda_comm *cc, const dscomm_comm_config_t *config)
 {
-    struct dsc_cuda_comm *cc, probe = { .handle = nccl };
     const struct dsc_env *env;
     dscomm_comm_config_t settings;
     int n_ranks, rank;
     dscomm_status_t st;
 
-    if (nccl == NULL || comm_out == NULL)
-        return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", nccl == NULL ? "nccl" : "comm_out");
     DSC_TRY(read_settings(config, &env, &settings));
-    DSC_TRY(dsc_nccl_get(&probe.nccl));
-    DSC_TRY(ask_nccl(&probe, &n_ranks, &rank));
-    cc = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*cc));
-    if (cc == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator");
+    DSC_TRY(ask_nccl(cc, &n_ranks, &rank));
     dsc_log_set_rank(rank, n_ranks);
-    cc->nccl = probe.nccl;
-    cc->handle = nccl;
-    cc->device = probe.device;
     cc->use_graphs = env->cuda_graphs != 0;
     cc->direct.is_wanted =
         strcmp(env->cuda_direct, "0") != 0 && n_ranks > 1 && n_ranks <= DSC_TWO_SHOT_RANKS;
@@ -271,11 +263,40 @@ dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl, const dscomm_comm_confi
         st = dsc_direct_init(cc, env);
     if (st == DSCOMM_OK)
         st = dsc_cuda_find_tiers(cc, env);
-    if (st < 0) {
+    if (st < 0)
         free_parts(cc);
-        dsc_free(cc);
-        return st;
+    return st;
+}
+
+dscomm_status_t dsc_cuda_create(ncclComm_t handle, bool is_owner,
+                                const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
+{
+    struct dsc_cuda_comm *const cc = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*cc));
+    const struct dsc_nccl *nccl;
+    dscomm_status_t st = dsc_nccl_get(&nccl);
+
+    if (st == DSCOMM_OK && cc == NULL)
+        st = dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator");
+    if (st == DSCOMM_OK) {
+        cc->nccl = nccl;
+        cc->handle = handle;
+        cc->is_owner = is_owner;
+        st = open_comm(cc, config);
     }
-    *comm_out = &cc->base;
-    return DSCOMM_OK;
+    if (st == DSCOMM_OK) {
+        *comm_out = &cc->base;
+        return DSCOMM_OK;
+    }
+    if (is_owner && (cc == NULL || !cc->aborted))
+        nccl->CommAbort(handle);
+    dsc_free(cc);
+    return st;
+}
+
+dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl, const dscomm_comm_config_t *config,
+                                        dscomm_comm_t **comm_out)
+{
+    if (nccl == NULL || comm_out == NULL)
+        return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", nccl == NULL ? "nccl" : "comm_out");
+    return dsc_cuda_create(nccl, false, config, comm_out);
 }

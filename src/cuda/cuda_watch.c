@@ -35,6 +35,7 @@ struct dsc_watch {
     uint64_t n_nonfinite, tx_bytes, rx_bytes;
     bool lost; /* entries were overwritten before they were read */
     _Atomic bool stop, abort;
+    _Atomic uint64_t blocked_since; /* 0: no thread waits inside of NCCL */
 };
 
 /* ---- the ring ---- */
@@ -277,6 +278,16 @@ static void fail_late(struct dsc_watch *w, const struct position *p, uint64_t wa
     dsc_watch_fail(w->cc, DSCOMM_ERR_TIMEOUT, text);
 }
 
+static void fail_blocked(struct dsc_watch *w, uint64_t waited_ns)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text), "rank %d has waited %.1f s for all ranks inside of NCCL",
+             w->cc->base.rank, (double)waited_ns * 1e-9);
+    dsc_log(DSCOMM_LOG_ERROR, "CUDA", "%s", text);
+    dsc_watch_fail(w->cc, DSCOMM_ERR_TIMEOUT, text);
+}
+
 /* NCCL's own error with its text; ncclSuccess: there is none, or the handle is gone. */
 static ncclResult_t async_error(struct dsc_cuda_comm *cc, char *text, size_t bytes)
 {
@@ -361,6 +372,7 @@ static void *watch_main(void *arg)
         const struct position now = look(w);
         const uint64_t now_ns = dsc_now_ns();
         const bool busy = now.has_begun || is_begun_on_device(&now);
+        const uint64_t blocked = atomic_load(&w->blocked_since);
 
         if (!busy || !same_position(&now, &last))
             since = now_ns;
@@ -369,6 +381,10 @@ static void *watch_main(void *arg)
             break;
         if (busy && now_ns - since > timeout_ns + grace_ns) {
             fail_late(w, &now, now_ns - since);
+            break;
+        }
+        if (blocked != 0 && now_ns > blocked + timeout_ns) {
+            fail_blocked(w, now_ns - blocked);
             break;
         }
         nanosleep(&tick, NULL);
@@ -411,6 +427,11 @@ void dsc_watch_stop(struct dsc_cuda_comm *cc)
     pthread_mutex_destroy(&w->lock);
     dsc_free(w);
     cc->watch = NULL;
+}
+
+void dsc_watch_blocking(struct dsc_cuda_comm *cc, bool is_blocking)
+{
+    atomic_store(&cc->watch->blocked_since, is_blocking ? dsc_now_ns() : 0);
 }
 
 void dsc_watch_abort(struct dsc_cuda_comm *cc)

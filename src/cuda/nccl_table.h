@@ -13,6 +13,7 @@
 /* clang-format off */
 #define DSC_NCCL_MAP(X)                                                                       \
     X(CommCount) X(CommUserRank) X(CommCuDevice) X(CommGetAsyncError) X(CommAbort)            \
+    X(CommSplit) X(CommDestroy)                                                               \
     X(GetErrorString) X(GetLastError) X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(AllGather)  \
     X(AllReduce)
 /* clang-format on */
