@@ -2,7 +2,8 @@
 /*
  * How a kernel counts what is not finite and, if it is the call's last one, ends the call: the
  * block that is done last flips the residual's parity, publishes the count, and numbers the next
- * call. Nothing else writes this state, so an aborted call leaves it as it was.
+ * call. Nothing else writes this state, so an aborted call leaves it as it was; of a feedback object
+ * it says that there was one.
  */
 #ifndef DSC_KERNELS_FINISH_CUH
 #define DSC_KERNELS_FINISH_CUH
@@ -29,17 +30,23 @@ DSC_DEVICE bool is_aborted(const dsc_gpu_state *state)
     return state->board != nullptr && DSC_LOAD_ACQUIRE_SYS(&state->board->aborted) != 0;
 }
 
+/* Whether the call has written, or begun to write, the residual's other vector. */
+DSC_DEVICE bool writes_residual(const dsc_gpu_args &args)
+{
+    return (args.work.flags & DSC_GPU_WORK_ALL_NONE) == 0 || args.call.feedback->known_zero == 0 ||
+           args.call.velocity[0] != nullptr;
+}
+
 DSC_DEVICE void end_call(const dsc_gpu_args &args)
 {
     dsc_gpu_state *const state = args.call.state;
     dsc_gpu_feedback *const fb = args.call.feedback;
-    const bool is_none = (args.work.flags & DSC_GPU_WORK_ALL_NONE) != 0;
     const unsigned long long count =
         atomicExch(reinterpret_cast<unsigned long long *>(&state->n_nonfinite), 0ull);
 
     if (fb != nullptr) {
         fb->n_calls++;
-        fb->last_wrote = !(is_none && fb->known_zero != 0);
+        fb->last_wrote = writes_residual(args);
         if (fb->last_wrote != 0) {
             fb->parity ^= 1u;
             fb->known_zero = 0;
@@ -49,6 +56,19 @@ DSC_DEVICE void end_call(const dsc_gpu_args &args)
     state->sequence++;
     if (state->ring != nullptr)
         publish(args.work, state, count);
+}
+
+/* The other vector is rubbish now: a later call may not take it for zeros that are there. */
+DSC_DEVICE void give_up_call(const dsc_gpu_args &args)
+{
+    dsc_gpu_feedback *const fb = args.call.feedback;
+
+    if (fb == nullptr)
+        return;
+    fb->n_calls++;
+    fb->last_wrote = DSC_GPU_GIVEN_UP;
+    if (writes_residual(args))
+        fb->known_zero = 0;
 }
 
 /* Says which kernel runs, for whoever waits for it in vain. */
@@ -76,9 +96,14 @@ DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite, uint32_t 
     if (threadIdx.x != 0)
         return;
     __threadfence();
-    if (atomicAdd(&state->blocks_done, 1u) + 1 == n_blocks && !is_aborted(state)) {
-        __threadfence();
+    if (atomicAdd(&state->blocks_done, 1u) + 1 != n_blocks)
+        return;
+    __threadfence();
+    if (!is_aborted(state)) {
         end_call(args);
+    } else {
+        state->blocks_done = 0;
+        give_up_call(args);
     }
 }
 

@@ -9,6 +9,8 @@
  *   decode(d, msg, facts, lane)        D of a message; what is not there is any number
  *   prepare(msg, facts, first, end, y) before the first encode of a tile; y(lane, values) gives
  *                                      what will be encoded, as often as it is called
+ *   clear_sent(msg, facts, u)          of formats that leave elements out, kLeavesOut: u = 0 where an
+ *                                      encoded tile has an element
  *   encode(msg, facts, lane, y, d)     writes the lane's part of the message and of the zeros
  *                                      behind it; D in d. y of what is not there is +0
  *
@@ -28,6 +30,7 @@ constexpr uint32_t kSegment = 65536;
 struct PlainFormat {
     static constexpr uint32_t kThreads = 256, kTile = 2 * kThreads * kPerLane;
     static constexpr uint32_t kDecodeThreads = kThreads, kDecodeTile = kTile;
+    static constexpr bool kLeavesOut = false;
 
     const dsc_gpu_args &args;
     const dsc_gpu_op &op;

@@ -40,8 +40,8 @@ __global__ void dsc_gpu_undo_kernel(const dsc_gpu_args args)
 {
     const dsc_gpu_call &call = args.call;
 
-    /* a call that ended before it could be given up has its output */
-    if (is_aborted(call.state) && call.state->saved_at == call.state->sequence)
+    /* else it has ended, and has its output */
+    if (call.state->saved_at == call.state->sequence)
         copy_bytes(static_cast<uint8_t *>(call.input), static_cast<const uint8_t *>(call.saved),
                    call.input_bytes);
 }

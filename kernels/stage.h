@@ -138,9 +138,11 @@ struct dsc_gpu_board {
 struct dsc_gpu_feedback {
     uint32_t parity; /* calls read residual[parity], write the other, and flip it when they end */
     uint32_t known_zero; /* 1: `none` neither reads nor writes it */
-    uint32_t n_calls;    /* ended */
-    uint32_t last_wrote; /* the last call flipped the parity */
+    uint32_t n_calls;    /* ended, or given up */
+    uint32_t last_wrote; /* the last call flipped the parity; DSC_GPU_GIVEN_UP: it did not end */
 };
+
+#define DSC_GPU_GIVEN_UP 2u
 
 /* ---- a call ---- */
 
@@ -149,18 +151,18 @@ struct dsc_gpu_call {
     const void *send;                  /* aligned to its elements */
     void *recv;                        /* may be send */
     void *residual[2];                 /* the same twice: one vector. Not read without feedback */
+    float *velocity[2];                /* u of momentum, likewise by parity; NULL: none */
     struct dsc_gpu_feedback *feedback; /* device memory; NULL: no residual */
     struct dsc_gpu_state *state;       /* device memory */
     void *input;                       /* SAVE, UNDO: what an in-place call overwrites; */
     void *saved;                       /* a copy of it, as far from 16-byte alignment */
     uint64_t input_bytes;              /* 0: the call is not in place */
-    float beta;
+    float beta, momentum;
     uint32_t seed, rank; /* of stochastic rounding */
     uint32_t n_ranks;
     dscomm_dtype_t dtype;
     dscomm_op_t op;
     dscomm_residual_type_t residual_type;
-    uint32_t pad;
 };
 
 /* What a kernel knows of a codec; made by dsc_gpu_format_of(). */

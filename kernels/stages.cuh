@@ -12,6 +12,7 @@
  *   sum      mW + V           with a residual + 2R for the elements owned
  *   result   mW + 2V          with a residual + 2R
  *   restore  1/2048           + 2R where there are marks
+ * With momentum 8 more wherever V is read.
  * Formats with a segment read what they encode as often as they look at it (nvfp4.cuh, topk.cuh).
  */
 #ifndef DSC_KERNELS_STAGES_CUH
@@ -48,6 +49,8 @@ template <class Format> struct Stage {
             load_f32(v, args.work.partial + op.own_partial + lane.pos, lane.n);
         else
             load_values(v, args.call.send, args.call.dtype, op.send_at + lane.pos, lane.n);
+        if (op.own_partial == DSC_GPU_NONE && residual.has_momentum())
+            residual.add_momentum(v, op.send_at + lane.pos, lane.n);
     }
 
     /* acc op= x */
@@ -142,6 +145,35 @@ template <class Format> struct Stage {
         }
     }
 
+    /* After all of the tile: what its message has of u has been sent. */
+    __device__ void clear_sent(const uint8_t *msg) const
+    {
+        if constexpr (Format::kLeavesOut) {
+            if (!residual.has_momentum())
+                return;
+            __syncthreads();
+            format.clear_sent(msg, op.facts, residual.velocity_out() + op.send_at);
+            __syncthreads();
+        }
+    }
+
+    /* What was sent by an owner whose output is not finite was not. */
+    __device__ void restore_cleared() const
+    {
+        if constexpr (Format::kLeavesOut) {
+            if (!residual.has_momentum() || n_nonfinite == 0)
+                return;
+            for (uint32_t at = first; at < tile_end(Format::kTile);
+                 at += Format::kThreads * kPerLane) {
+                const Lane lane = lane_at(at, op.n);
+                float o[kPerLane];
+
+                load_values(o, args.call.recv, args.call.dtype, op.recv_at + lane.pos, lane.n);
+                restore(o, lane);
+            }
+        }
+    }
+
     __device__ uint32_t tile_end(uint32_t tile) const
     {
         return op.n - first < tile ? op.n : first + tile;
@@ -172,6 +204,7 @@ template <class Format> struct Stage {
             if (!residual.is_idle)
                 residual.store_sent(x, d, r, op.send_at + lane.pos, lane.n);
         }
+        clear_sent(msg);
     }
 
     __device__ void reduce()
@@ -213,6 +246,8 @@ template <class Format> struct Stage {
             if (!residual.is_idle)
                 residual.store_owned(x, d, ranks, r, op.send_at + lane.pos, lane.n);
         }
+        clear_sent(msg);
+        restore_cleared();
     }
 
     __device__ void decode()
@@ -258,7 +293,7 @@ template <class Format> struct Stage {
         }
         residual.store_bits(kept, at, lane.n);
         for (; lost != 0; lost &= lost - 1)
-            residual.restore(at, static_cast<uint32_t>(__ffs(static_cast<int>(lost)) - 1));
+            residual.restore_residual(at, static_cast<uint32_t>(__ffs(static_cast<int>(lost)) - 1));
     }
 
     __device__ void sum_all()

@@ -25,6 +25,7 @@ struct Topk : PlainFormat {
     static constexpr uint32_t kStep = kThreads * kPerLane; /* elements at a time */
     static constexpr uint32_t kRun = 256;                  /* values that share a scale */
     static constexpr uint32_t kDigits = 2048;
+    static constexpr bool kLeavesOut = true;
 
     /* Of the segment, as a sender without a place keeps them; and of a whole one. */
     uint32_t first, n, least, least_of_full;
@@ -425,6 +426,15 @@ struct Topk : PlainFormat {
         if (threadIdx.x < 32)
             pad_part(reinterpret_cast<uint8_t *>(indices(p)), 2 * p.k);
         __syncthreads();
+    }
+
+    __device__ void clear_sent(const uint8_t *msg, dsc_gpu_facts facts, float *u) const
+    {
+        const Part p = part_of(msg, facts);
+        const uint16_t *const index = indices(p);
+
+        for (uint32_t i = threadIdx.x; i < p.k; i += kThreads)
+            u[first + index[i]] = 0.0f;
     }
 };
 

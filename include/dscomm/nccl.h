@@ -25,7 +25,7 @@
  *     the communicator has failed;
  *   - dscomm_comm_split() is ncclCommSplit(), and the new communicator ends its own ncclComm_t. Not
  *     while the thread captures a stream;
- *   - momentum is not there, nor are codecs whose messages vary in length: lossless ones.
+ *   - codecs whose messages vary in length are not there: lossless ones.
  */
 #ifndef DSCOMM_NCCL_H
 #define DSCOMM_NCCL_H
@@ -74,11 +74,9 @@ DSCOMM_API dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl,
 /**
  * A residual of zeros on the current device. All functions of feedback.h work on it; they wait for
  * the device, and no call that uses the object may be in flight. A call that failed leaves the
- * residual as it was, and dscomm_feedback_commit() is to be called before anything else can be
- * rolled back.
+ * residual as it was, and it cannot be rolled back, as on hosts.
  *
  * @return as dscomm_feedback_create()
- *         DSCOMM_ERR_UNSUPPORTED  momentum is not 0
  */
 DSCOMM_API dscomm_status_t dscomm_feedback_create_cuda(size_t count,
                                                        const dscomm_feedback_config_t *config,

@@ -44,12 +44,13 @@ struct dsc_cuda_run {
     uint8_t *messages;
     float *partial;
     uint8_t *saved; /* preserve_input: room for what a call overwrites; else NULL */
-    /* [n_nodes + 2] of kernels; behind those of the schedule SAVE and UNDO. */
-    struct dsc_gpu_prepared *launches;
-    cudaEvent_t *events; /* [n_nodes], of nodes that are waited for */
+    struct dsc_gpu_prepared copies[2]; /* SAVE and UNDO, if there is room */
+    cudaGraphNode_t copy_nodes[2];     /* of the graph */
+    struct dsc_gpu_prepared *launches; /* [n_nodes], of kernels */
+    cudaEvent_t *events;               /* [n_nodes], of nodes that are waited for */
     cudaEvent_t fork, join;
     cudaGraphExec_t graph;  /* NULL: calls are enqueued */
-    cudaGraphNode_t *nodes; /* [n_nodes + 2] of the graph, of kernels */
+    cudaGraphNode_t *nodes; /* [n_nodes] of the graph, of kernels */
     cudaGraph_t template;
     struct dsc_gpu_call call; /* of the graph's last launch */
     bool all_none;            /* every tier's codec is `none` */
@@ -138,8 +139,6 @@ dscomm_status_t dsc_cuda_retain(struct dsc_cuda_run *run, cudaStream_t stream);
 
 /* ---- cuda_steps.c ---- */
 
-/* Of run->launches: whether it is one. */
-bool dsc_cuda_is_launch(const struct dsc_cuda_run *run, uint32_t index);
 /* For a call that failed while it was enqueued; the communicator has failed. */
 void dsc_cuda_undo(struct dsc_cuda_run *run, const struct dsc_gpu_call *call, cudaStream_t stream);
 

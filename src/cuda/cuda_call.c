@@ -116,22 +116,39 @@ static struct dsc_gpu_call make_call(const struct dsc_cuda_run *run, const struc
 
         call.residual[0] = parts.vectors[0];
         call.residual[1] = parts.vectors[1];
+        call.velocity[0] = parts.velocity[0];
+        call.velocity[1] = parts.velocity[1];
         call.feedback = parts.state;
         call.beta = parts.beta;
+        call.momentum = parts.momentum;
         call.residual_type = parts.type;
     }
     keep_input(run, a, &call);
     return call;
 }
 
-/* Gives the graph's kernels the call; NCCL's nodes know nothing of it. */
-static dscomm_status_t update(struct dsc_cuda_run *run, const struct dsc_gpu_call *call)
+static dscomm_status_t update_copies(struct dsc_cuda_run *run, const struct dsc_gpu_call *call)
 {
-    for (uint32_t i = 0; i < run->schedule.n_nodes + 2; i++) {
+    for (int i = 0; run->saved != NULL && i < 2; i++) {
         struct cudaKernelNodeParams params;
         void *args[1];
 
-        if (!dsc_cuda_is_launch(run, i))
+        run->copies[i].args.call = *call;
+        params = dsc_gpu_node_params(&run->copies[i], args);
+        CUDA_TRY(cudaGraphExecKernelNodeSetParams(run->graph, run->copy_nodes[i], &params));
+    }
+    return DSCOMM_OK;
+}
+
+/* Gives the graph's kernels the call; NCCL's nodes know nothing of it. */
+static dscomm_status_t update(struct dsc_cuda_run *run, const struct dsc_gpu_call *call)
+{
+    DSC_TRY(update_copies(run, call));
+    for (uint32_t i = 0; i < run->schedule.n_nodes; i++) {
+        struct cudaKernelNodeParams params;
+        void *args[1];
+
+        if (run->schedule.nodes[i].is_group)
             continue;
         params = dsc_cuda_node_params(run, i, call, args);
         CUDA_TRY(cudaGraphExecKernelNodeSetParams(run->graph, run->nodes[i], &params));

@@ -14,6 +14,7 @@ _Static_assert(sizeof(struct dsc_gpu_feedback) == sizeof(struct dsc_feedback_sta
                    offsetof(struct dsc_gpu_feedback, last_wrote) ==
                        offsetof(struct dsc_feedback_state, last_wrote),
                "kernels and feedback.c have one layout");
+_Static_assert(DSC_GPU_GIVEN_UP == DSC_CALL_GIVEN_UP, "and one word for a call that was given up");
 
 static dscomm_status_t device_zero(void *memory, size_t bytes)
 {

@@ -20,10 +20,6 @@ static size_t align_table(size_t bytes)
     return dsc_round_up(bytes, 256);
 }
 
-#define ALIGN 16 /* what kernels copy at a time */
-#define COPY_BLOCKS_MAX 1024
-#define COPY_BLOCK_BYTES 16384
-
 /* ops, tiles and recvs in one piece of memory, and `work` with where they are. */
 static dscomm_status_t upload_tables(struct dsc_cuda_run *run, struct dsc_gpu_work *work)
 {
@@ -46,17 +42,6 @@ static dscomm_status_t upload_tables(struct dsc_cuda_run *run, struct dsc_gpu_wo
     return DSCOMM_OK;
 }
 
-/* At most what a call overwrites of its input, see dsc_call_overlap(). */
-static size_t input_bytes(const struct dscomm_plan *plan)
-{
-    const struct dsc_collective_traits *const traits =
-        dsc_collective_traits(plan->params.collective);
-    const bool is_share = traits->sends_shares != traits->recvs_shares;
-    const size_t n = plan->params.count / (is_share ? (size_t)plan->params.n_ranks : 1);
-
-    return n * dsc_dtype_bytes(plan->params.dtype);
-}
-
 static dscomm_status_t alloc_device(struct dsc_cuda_run *run, const struct dscomm_plan *plan,
                                     struct dsc_gpu_work *work)
 {
@@ -64,8 +49,6 @@ static dscomm_status_t alloc_device(struct dsc_cuda_run *run, const struct dscom
         CUDA_TRY(cudaMalloc((void **)&run->messages, run->schedule.messages_bytes));
     if (plan->partial_elems > 0)
         CUDA_TRY(cudaMalloc((void **)&run->partial, plan->partial_elems * sizeof(float)));
-    if (run->comm->base.config.preserve_input)
-        CUDA_TRY(cudaMalloc((void **)&run->saved, input_bytes(plan) + ALIGN));
     *work = (struct dsc_gpu_work){ .messages = run->messages, .partial = run->partial };
     return upload_tables(run, work);
 }
@@ -78,19 +61,6 @@ static dscomm_status_t make_events(struct dsc_cuda_run *run)
         if (run->schedule.nodes[i].is_waited)
             CUDA_TRY(cudaEventCreateWithFlags(&run->events[i], cudaEventDisableTiming));
     return DSCOMM_OK;
-}
-
-/* SAVE and UNDO. */
-static void prepare_copies(struct dsc_cuda_run *run, const struct dscomm_plan *plan,
-                           const struct dsc_gpu_call *call)
-{
-    const size_t n_blocks = input_bytes(plan) / COPY_BLOCK_BYTES + 1;
-    const struct dsc_gpu_work work = { .n_tiles =
-                                           (uint32_t)dsc_min_size(n_blocks, COPY_BLOCKS_MAX) };
-
-    for (int i = 0; i < 2; i++)
-        run->launches[run->schedule.n_nodes + (uint32_t)i] = dsc_gpu_prepare(
-            i == 0 ? DSC_GPU_SAVE : DSC_GPU_UNDO, plan->params.codecs[0], &work, call);
 }
 
 /* Launches of all kernels, but for the call. */
@@ -115,7 +85,6 @@ static void prepare_launches(struct dsc_cuda_run *run, const struct dscomm_plan 
         }
         run->launches[i] = dsc_gpu_prepare(s->nodes[i].stage, s->nodes[i].codec, &work, &call);
     }
-    prepare_copies(run, plan, &call);
 }
 
 void dsc_cuda_destroy_run(struct dsc_cuda_run *run)
@@ -143,6 +112,40 @@ void dsc_cuda_destroy_run(struct dsc_cuda_run *run)
     dsc_free(run);
 }
 
+/* ---- the input of calls in place ---- */
+
+#define ALIGN 16 /* what kernels copy at a time */
+#define COPY_BLOCKS_MAX 1024
+#define COPY_BLOCK_BYTES 16384
+
+/* At most what a call overwrites of its input, see dsc_call_overlap(). */
+static size_t input_bytes(const struct dscomm_plan *plan)
+{
+    const struct dsc_collective_traits *const traits =
+        dsc_collective_traits(plan->params.collective);
+    const bool is_share = traits->sends_shares != traits->recvs_shares;
+    const size_t n = plan->params.count / (is_share ? (size_t)plan->params.n_ranks : 1);
+
+    return n * dsc_dtype_bytes(plan->params.dtype);
+}
+
+/* preserve_input: room, and the launches that use it. */
+static dscomm_status_t prepare_copies(struct dsc_cuda_run *run, const struct dscomm_plan *plan)
+{
+    const size_t n_blocks = input_bytes(plan) / COPY_BLOCK_BYTES + 1;
+    const struct dsc_gpu_work work = { .n_tiles =
+                                           (uint32_t)dsc_min_size(n_blocks, COPY_BLOCKS_MAX) };
+    const struct dsc_gpu_call call = { .dtype = plan->params.dtype };
+
+    if (!run->comm->base.config.preserve_input)
+        return DSCOMM_OK;
+    CUDA_TRY(cudaMalloc((void **)&run->saved, input_bytes(plan) + ALIGN));
+    for (int i = 0; i < 2; i++)
+        run->copies[i] = dsc_gpu_prepare(i == 0 ? DSC_GPU_SAVE : DSC_GPU_UNDO,
+                                         plan->params.codecs[0], &work, &call);
+    return DSCOMM_OK;
+}
+
 /* ---- life ---- */
 
 static dscomm_status_t fill_run(struct dsc_cuda_run *run, const struct dscomm_plan *plan)
@@ -157,9 +160,9 @@ static dscomm_status_t fill_run(struct dsc_cuda_run *run, const struct dscomm_pl
     }
     DSC_TRY(dsc_schedule_build(plan, &run->schedule));
     n = run->schedule.n_nodes;
-    run->launches = dsc_calloc(DSC_MEM_EXEC, n + 2, sizeof(*run->launches));
+    run->launches = dsc_calloc(DSC_MEM_EXEC, n, sizeof(*run->launches));
     run->events = dsc_calloc(DSC_MEM_EXEC, n, sizeof(cudaEvent_t));
-    run->nodes = dsc_calloc(DSC_MEM_EXEC, n + 2, sizeof(cudaGraphNode_t));
+    run->nodes = dsc_calloc(DSC_MEM_EXEC, n, sizeof(cudaGraphNode_t));
     if (run->launches == NULL || run->events == NULL || run->nodes == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "launches of %zu steps", n);
     DSC_TRY(alloc_device(run, plan, &work));
@@ -276,7 +279,9 @@ dscomm_status_t dsc_cuda_prepare(struct dscomm_comm *comm, struct dsc_plan_entry
     DSC_TRY(prepare_direct(run, entry->plan));
     if (run->direct == NULL)
         DSC_TRY(prepare_exchange(run, entry->plan));
-    st = cc->use_graphs ? capture(run) : DSCOMM_OK;
+    st = prepare_copies(run, entry->plan);
+    if (st == DSCOMM_OK && cc->use_graphs)
+        st = capture(run);
     return dsc_cuda_agree(cc, st, entry->plan->descriptor);
 }
 

@@ -35,25 +35,23 @@ static dscomm_status_t launch(struct dsc_cuda_run *run, uint32_t index,
     return nodes == NULL ? DSCOMM_OK : last_captured(stream, &nodes[index]);
 }
 
-static uint32_t save_index(const struct dsc_cuda_run *run)
-{
-    return run->schedule.n_nodes;
-}
+enum { SAVE, UNDO };
 
-static uint32_t undo_index(const struct dsc_cuda_run *run)
+/* SAVE or UNDO, if the run has them. */
+static dscomm_status_t copy_input(struct dsc_cuda_run *run, int which,
+                                  const struct dsc_gpu_call *call, cudaStream_t stream,
+                                  cudaGraphNode_t *nodes)
 {
-    return run->schedule.n_nodes + 1;
-}
-
-bool dsc_cuda_is_launch(const struct dsc_cuda_run *run, uint32_t index)
-{
-    return index < run->schedule.n_nodes ? !run->schedule.nodes[index].is_group
-                                         : run->saved != NULL;
+    if (run->saved == NULL)
+        return DSCOMM_OK;
+    run->copies[which].args.call = *call;
+    CUDA_TRY(dsc_gpu_launch(&run->copies[which], stream));
+    return nodes == NULL ? DSCOMM_OK : last_captured(stream, &run->copy_nodes[which]);
 }
 
 void dsc_cuda_undo(struct dsc_cuda_run *run, const struct dsc_gpu_call *call, cudaStream_t stream)
 {
-    if (run->saved != NULL && launch(run, undo_index(run), call, stream, NULL) < 0)
+    if (copy_input(run, UNDO, call, stream, NULL) < 0)
         dsc_log_warn(CUDA, "the input of the call cannot be restored");
 }
 
@@ -117,8 +115,7 @@ dscomm_status_t dsc_cuda_enqueue(struct dsc_cuda_run *run, const struct dsc_gpu_
 {
     const bool forks = run->schedule.n_groups > 0;
 
-    if (run->saved != NULL)
-        DSC_TRY(launch(run, save_index(run), call, stream, nodes));
+    DSC_TRY(copy_input(run, SAVE, call, stream, nodes));
     if (forks) {
         CUDA_TRY(cudaEventRecord(run->fork, stream));
         CUDA_TRY(cudaStreamWaitEvent(side, run->fork, 0));
@@ -129,5 +126,5 @@ dscomm_status_t dsc_cuda_enqueue(struct dsc_cuda_run *run, const struct dsc_gpu_
         CUDA_TRY(cudaEventRecord(run->join, side));
         CUDA_TRY(cudaStreamWaitEvent(stream, run->join, 0));
     }
-    return run->saved == NULL ? DSCOMM_OK : launch(run, undo_index(run), call, stream, nodes);
+    return copy_input(run, UNDO, call, stream, nodes);
 }

@@ -37,7 +37,6 @@ static dscomm_status_t host_zero(void *memory, size_t bytes)
 
 const struct dsc_feedback_memory dsc_host_memory = {
     .name = "host",
-    .has_momentum = true,
     .alloc = host_alloc,
     .free = dsc_free,
     .read = host_copy,
@@ -80,7 +79,7 @@ static dscomm_status_t alloc_parts(dscomm_feedback_t *fb)
     for (int i = 0; i <= fb->config.shadow; i++) {
         DSC_TRY(fb->memory->alloc(fb->count * dsc_feedback_elem_bytes(fb), &fb->vectors[i]));
         if (fb->config.momentum > 0.0f)
-            DSC_TRY(fb->memory->alloc(fb->count * sizeof(float), &fb->velocity[i]));
+            DSC_TRY(fb->memory->alloc(fb->count * sizeof(float), (void **)&fb->velocity[i]));
     }
     DSC_TRY(fb->memory->alloc(sizeof(*fb->state), (void **)&fb->state));
     return write_state(fb, &state);
@@ -103,9 +102,6 @@ dscomm_status_t dsc_feedback_create_in(const struct dsc_feedback_memory *memory,
     if (config != NULL)
         memcpy(&c, config, dsc_min_size(config->struct_bytes, sizeof(c)));
     DSC_TRY(check_config(&c));
-    if (c.momentum > 0.0f && !memory->has_momentum)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED, "feedback momentum %g, must be 0 in %s memory",
-                        (double)c.momentum, memory->name);
     if (count > SIZE_MAX / sizeof(float)) /* bytes are counted in size_t */
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "residual of %zu elements", count);
     fb = dsc_calloc(DSC_MEM_FEEDBACK, 1, sizeof(*fb));
@@ -162,10 +158,12 @@ struct dsc_feedback_parts dsc_feedback_parts(const dscomm_feedback_t *fb)
 {
     return (struct dsc_feedback_parts){
         .vectors = { fb->vectors[0], fb->vectors[fb->config.shadow ? 1 : 0] },
+        .velocity = { fb->velocity[0], fb->velocity[1] },
         .state = fb->state,
         .type = fb->config.type,
         .beta = fb->config.beta,
-        .known_zero = !fb->may_be_written,
+        .momentum = fb->config.momentum,
+        .known_zero = !fb->may_be_written && !dsc_feedback_has_momentum(fb),
     };
 }
 
@@ -254,7 +252,7 @@ dscomm_status_t dscomm_feedback_rollback(dscomm_feedback_t *fb)
     if ((int32_t)(fb->n_issued - state.n_calls) > 0)
         return dsc_fail(DSCOMM_ERR_BAD_STATE,
                         "the last call has failed or still runs: nothing to roll back");
-    if (state.n_calls == fb->n_settled)
+    if (state.n_calls == fb->n_settled || state.last_wrote == DSC_CALL_GIVEN_UP)
         return dsc_fail(DSCOMM_ERR_BAD_STATE, "no call to roll back");
     if (state.last_wrote)
         state.parity = !state.parity;

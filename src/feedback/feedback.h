@@ -14,14 +14,15 @@
 struct dsc_feedback_state {
     uint32_t parity;     /* the current vector */
     uint32_t known_zero; /* created or reset and not written since */
-    uint32_t n_calls;    /* ended */
-    uint32_t last_wrote; /* the last call swapped the vectors */
+    uint32_t n_calls;    /* ended, or given up by the device */
+    uint32_t last_wrote; /* the last call swapped the vectors; DSC_CALL_GIVEN_UP: it failed */
 };
+
+#define DSC_CALL_GIVEN_UP 2u
 
 /* A kind of memory. read and write return when they are done; the host's side is ordinary. */
 struct dsc_feedback_memory {
     const char *name;
-    bool has_momentum; /* whether executors of such objects know it */
     dscomm_status_t (*alloc)(size_t bytes, void **memory_out); /* zeroed */
     void (*free)(void *memory);                                /* NULL allowed */
     dscomm_status_t (*read)(void *dst, const void *memory, size_t bytes);
@@ -43,10 +44,12 @@ DSC_SHARED const struct dsc_feedback_memory *dsc_feedback_memory(const dscomm_fe
 /* Where an object's parts are; the same vector twice with shadow 0. */
 struct dsc_feedback_parts {
     void *vectors[2];
-    void *state; /* struct dsc_feedback_state */
+    float *velocity[2]; /* NULL without momentum */
+    void *state;        /* struct dsc_feedback_state */
     dscomm_residual_type_t type;
-    float beta;
-    bool known_zero; /* as far as the host knows: no call that may write it was issued since */
+    float beta, momentum;
+    bool known_zero; /* and without momentum; as far as the host knows: no call that may write it
+                        was issued since */
 };
 
 DSC_SHARED struct dsc_feedback_parts dsc_feedback_parts(const dscomm_feedback_t *fb);

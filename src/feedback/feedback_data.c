@@ -31,7 +31,7 @@ static struct vector residual_of(const dscomm_feedback_t *fb,
 static struct vector velocity_of(const dscomm_feedback_t *fb,
                                  const struct dsc_feedback_state *state)
 {
-    return (struct vector){ fb->memory, fb->velocity[state->parity], DSCOMM_RESIDUAL_FP32,
+    return (struct vector){ fb->memory, (void *)fb->velocity[state->parity], DSCOMM_RESIDUAL_FP32,
                             "momentum" };
 }
 

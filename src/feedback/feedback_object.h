@@ -12,7 +12,7 @@ struct dscomm_feedback {
     dscomm_feedback_config_t config;
     const struct dsc_feedback_memory *memory;
     void *vectors[2];                 /* r; [1] is NULL with shadow 0 */
-    void *velocity[2];                /* u, float32; NULL without momentum */
+    float *velocity[2];               /* u; NULL without momentum */
     struct dsc_feedback_state *state; /* in memory, as are the vectors */
     uint32_t n_settled;               /* ended calls up to here cannot be rolled back */
     uint32_t n_issued;                /* calls that the host knows of */

@@ -22,6 +22,7 @@ struct GpuCase {
     bool feedback = true;
     dscomm_residual_type_t residual = DSCOMM_RESIDUAL_FP32;
     int shadow = 1;
+    float momentum = 0.0f;
     bool in_place = false;
     size_t shift = 0; /* elements by which vectors miss 256-byte alignment */
     uint32_t seed = 1;
@@ -36,8 +37,8 @@ inline std::ostream &operator<<(std::ostream &out, const GpuCase &c)
 {
     return out << c.spec << " ranks " << c.n_ranks << " count " << c.count << " dtype " << c.dtype
                << " op " << c.op << " feedback " << c.feedback << " residual " << c.residual
-               << " shadow " << c.shadow << " in place " << c.in_place << " shift " << c.shift
-               << " seed " << c.seed;
+               << " shadow " << c.shadow << " momentum " << c.momentum << " in place " << c.in_place
+               << " shift " << c.shift << " seed " << c.seed;
 }
 
 /* Elements of a type from bits that are numbers of ordinary size, now and then special ones. */
@@ -88,6 +89,7 @@ struct GpuSides {
 
         config.type = c.residual;
         config.shadow = c.shadow;
+        config.momentum = c.momentum;
         if (!c.feedback)
             return;
         EXPECT_EQ(dscomm_feedback_create_cuda(c.count, &config, &device_fb), DSCOMM_OK)
@@ -154,19 +156,32 @@ struct GpuSides {
             << dscomm_last_error();
         return r;
     }
+    static std::vector<float> velocity(const dscomm_feedback_t *fb)
+    {
+        std::vector<float> u(dscomm_feedback_count(fb));
+
+        EXPECT_EQ(dscomm_feedback_read_momentum(fb, 0, u.size(), u.data()), DSCOMM_OK)
+            << dscomm_last_error();
+        return u;
+    }
     /* Bits, not values: -0 and NaN count. */
+    void expect_same(const char *what, const std::vector<float> &device,
+                     const std::vector<float> &on_host) const
+    {
+        for (size_t i = 0; i < c.count; i++)
+            if (std::memcmp(&device[i], &on_host[i], 4) != 0) {
+                ADD_FAILURE() << c << ": " << what << " of rank " << rank << " at " << i
+                              << ": device " << device[i] << ", host " << on_host[i];
+                return;
+            }
+    }
     void expect_same_residuals() const
     {
         if (!c.feedback || c.count == 0)
             return;
-        const std::vector<float> device = residual(device_fb), on_host = residual(host_fb);
-
-        for (size_t i = 0; i < c.count; i++)
-            if (std::memcmp(&device[i], &on_host[i], 4) != 0) {
-                ADD_FAILURE() << c << ": residual of rank " << rank << " at " << i << ": device "
-                              << device[i] << ", host " << on_host[i];
-                return;
-            }
+        expect_same("residual", residual(device_fb), residual(host_fb));
+        if (c.momentum > 0.0f)
+            expect_same("momentum", velocity(device_fb), velocity(host_fb));
     }
     void expect_same_output(const Bytes &on_host, int step) const
     {

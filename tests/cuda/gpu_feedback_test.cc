@@ -69,14 +69,93 @@ TEST_P(Types, have_the_functions_of_the_host)
 
 INSTANTIATE_TEST_SUITE_P(both, Types, testing::Values(DSCOMM_RESIDUAL_FP32, DSCOMM_RESIDUAL_BF16));
 
-TEST(Momentum, is_for_host_memory)
+TEST(Momentum, has_the_functions_of_the_host)
 {
+    constexpr size_t n = 3001;
     dscomm_feedback_config_t config = DSCOMM_FEEDBACK_CONFIG_INIT;
-    dscomm_feedback_t *fb = nullptr;
+    dscomm_feedback_t *pair[2] = { nullptr, nullptr };
+    std::vector<uint8_t> exported[2];
+    const std::vector<float> values = ramp(n);
 
     config.momentum = 0.9f;
-    EXPECT_EQ(dscomm_feedback_create_cuda(10, &config, &fb), DSCOMM_ERR_UNSUPPORTED);
-    EXPECT_NE(std::string(dscomm_last_error()).find("momentum 0.9"), std::string::npos);
+    ASSERT_EQ(dscomm_feedback_create_cuda(n, &config, &pair[0]), DSCOMM_OK) << dscomm_last_error();
+    ASSERT_EQ(dscomm_feedback_create(n, &config, &pair[1]), DSCOMM_OK);
+    for (int i = 0; i < 2; i++) {
+        size_t written = 0;
+
+        EXPECT_EQ(GpuSides::velocity(pair[i]), std::vector<float>(n, 0.0f));
+        EXPECT_EQ(dscomm_feedback_write_momentum(pair[i], 7, n - 7, values.data()), DSCOMM_OK);
+        EXPECT_EQ(dscomm_feedback_scale(pair[i], 0.5f), DSCOMM_OK);
+        exported[i].resize(dscomm_feedback_export_bytes(pair[i]));
+        EXPECT_EQ(dscomm_feedback_export(pair[i], exported[i].data(), exported[i].size(), &written),
+                  DSCOMM_OK);
+    }
+    EXPECT_EQ(GpuSides::velocity(pair[0])[8], values[1] * 0.5f);
+    EXPECT_EQ(exported[0], exported[1]);
+    EXPECT_EQ(dscomm_feedback_reset(pair[0]), DSCOMM_OK);
+    EXPECT_EQ(GpuSides::velocity(pair[0]), std::vector<float>(n, 0.0f));
+    EXPECT_EQ(dscomm_feedback_import(pair[0], exported[1].data(), exported[1].size()), DSCOMM_OK);
+    EXPECT_EQ(GpuSides::velocity(pair[0]), GpuSides::velocity(pair[1]));
+    dscomm_feedback_destroy(pair[0]);
+    dscomm_feedback_destroy(pair[1]);
+}
+
+/* A residual of zeros with momentum is not left to ncclAllReduce(), which knows no u. */
+TEST(Momentum, is_there_from_the_first_call_on)
+{
+    dscomm_comm_config_t config = gpu_config();
+    GpuCase c;
+
+    config.exact_order = 0;
+    c.spec = "none";
+    c.momentum = 0.5f;
+    const GpuWorld world(2, config);
+
+    world.each([&](int r) {
+        GpuSides sides(world, c, r);
+
+        for (int step = 0; step < 3; step++) {
+            const Bytes input = make_input(c, r, step, step == 1);
+
+            sides.put(input);
+            EXPECT_EQ(sides.call(), DSCOMM_OK);
+            sides.expect_same_output(sides.host_call(input), step);
+            sides.expect_same_residuals();
+        }
+    });
+}
+
+/* What an owner has sent and what overflows in the output's type keeps its u: 0.01, then 60000. */
+TEST(Momentum, stays_where_the_output_is_not_finite)
+{
+    GpuCase c;
+
+    c.spec = "topk:0.05";
+    c.dtype = DSCOMM_FLOAT16;
+    c.momentum = 0.9f;
+    c.count = 20000; /* a two-shot */
+    const GpuWorld world(2);
+
+    world.each([&](int r) {
+        GpuSides sides(world, c, r);
+
+        for (int step = 0; step < 3; step++) {
+            const uint16_t value = step == 1 ? 0x7b53 : 0x211f;
+            Bytes input = make_input(c, r, step, false);
+
+            for (size_t i : { 5, 19900 }) /* one per owner */
+                std::memcpy(&input[i * 2], &value, 2);
+            sides.put(input);
+            EXPECT_EQ(sides.call(), DSCOMM_OK);
+            sides.expect_same_output(sides.host_call(input), step);
+            sides.expect_same_residuals();
+            if (step == 1) {
+                EXPECT_GT(GpuSides::velocity(sides.device_fb)[5], 0.0f);
+                EXPECT_LT(GpuSides::velocity(sides.device_fb)[5], 0.011f);
+            }
+        }
+        EXPECT_EQ(stats_of(world.comms[r]).nonfinite_elems, 2u);
+    });
 }
 
 TEST(Rollback, undoes_one_call)
@@ -106,6 +185,61 @@ TEST(Rollback, undoes_one_call)
         world.sync(r);
         EXPECT_EQ(dscomm_feedback_commit(sides.device_fb), DSCOMM_OK);
         EXPECT_EQ(dscomm_feedback_rollback(sides.device_fb), DSCOMM_ERR_BAD_STATE);
+    });
+}
+
+/* A call that failed counts for nothing: neither for rollback nor for what comes after it. */
+TEST(Rollback, goes_on_after_a_call_that_failed)
+{
+    GpuCase c;
+
+    c.spec = "topk:0.05";
+    c.momentum = 0.9f;
+    c.count = 3000;
+    const GpuWorld first(2), second(2);
+
+    first.each([&](int r) {
+        GpuSides old(first, c, r), fresh(first, c, r); /* the latter's first call fails */
+        const Bytes input = make_input(c, r, 0, false);
+        const auto again = [&](const GpuSides &sides) {
+            EXPECT_EQ(dscomm_allreduce_compressed(sides.device_send(), sides.device_recv(), c.count,
+                                                  c.dtype, c.op, dscomm_codec(c.spec.c_str()),
+                                                  sides.device_fb, second.comms[r],
+                                                  second.stream(r)),
+                      DSCOMM_OK)
+                << dscomm_last_error();
+            second.sync(r);
+        };
+
+        old.put(input);
+        fresh.put(input);
+        EXPECT_EQ(old.call(), DSCOMM_OK);
+        first.sync(r);
+        const std::vector<float> residual = GpuSides::residual(old.device_fb),
+                                 velocity = GpuSides::velocity(old.device_fb);
+
+        if (r == 0) { /* rank 1 does not come */
+            EXPECT_EQ(old.call(), DSCOMM_OK);
+            EXPECT_EQ(fresh.call(), DSCOMM_OK);
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
+        dscomm_comm_abort(first.comms[r]);
+        for (int i = 0; i < 300 && dscomm_comm_async_error(first.comms[r], nullptr) >= 0; i++)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        cudaStreamSynchronize(first.streams[r]);
+        EXPECT_EQ(GpuSides::residual(old.device_fb), residual);
+        EXPECT_EQ(GpuSides::velocity(old.device_fb), velocity);
+        if (r == 0) {
+            EXPECT_EQ(dscomm_feedback_rollback(old.device_fb), DSCOMM_ERR_BAD_STATE);
+        }
+        again(old);
+        EXPECT_NE(GpuSides::velocity(old.device_fb), velocity);
+        EXPECT_EQ(dscomm_feedback_rollback(old.device_fb), DSCOMM_OK) << dscomm_last_error();
+        EXPECT_EQ(GpuSides::residual(old.device_fb), residual);
+        EXPECT_EQ(GpuSides::velocity(old.device_fb), velocity);
+        again(fresh);
+        fresh.host_call(input);
+        fresh.expect_same_residuals();
     });
 }
 

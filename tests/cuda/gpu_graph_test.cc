@@ -73,7 +73,9 @@ struct UserGraph {
 TEST(UserGraphs, three_launches_are_three_calls)
 {
     for (const char *spec : { "int8", "int4", "fp16", "none", "topk:0.05,position,reuse" }) {
-        const GpuCase c = small_case(spec);
+        GpuCase c = small_case(spec);
+
+        c.momentum = strncmp(spec, "int", 3) == 0 ? 0.0f : 0.9f;
         const GpuWorld world(kRanks);
 
         world.each([&](int r) {

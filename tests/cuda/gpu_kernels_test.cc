@@ -77,6 +77,8 @@ StageCase draw_case(const std::string &spec, uint32_t seed)
     c.send_shift = random() % 2 == 0 ? 0 : random() % 9;
     c.recv_shift = random() % 2 == 0 ? 0 : random() % 9;
     c.parity = random() % 2;
+    if (c.feedback == Feedback::fp32 || c.feedback == Feedback::bf16)
+        c.momentum = random() % 2 == 0 ? 0.0f : 0.9f;
     return c;
 }
 
@@ -184,6 +186,8 @@ TEST_P(Kernels, EqualTheHostInOtherCollectives)
         if (c.collective >= Collective::broadcast)
             c.feedback = Feedback::none;
         c.known_zero = c.known_zero && c.feedback != Feedback::none;
+        if (c.collective != Collective::reduce_scatter)
+            c.momentum = 0.0f;
         c.specs = { GetParam() };
         c.count = std::min(c.count, static_cast<size_t>(4096));
         if (codec->stochastic) /* the host draws for pairs of elements */
@@ -209,6 +213,7 @@ TEST(KernelsOf, MarkedResults)
         c.count = 9001;
         c.dtype = i < 3 ? DSCOMM_FLOAT32 : DSCOMM_FLOAT16;
         c.feedback = i % 3 == 0 ? Feedback::fp32 : i % 3 == 1 ? Feedback::bf16 : Feedback::none;
+        c.momentum = c.feedback != Feedback::none && i % 2 == 0 ? 0.9f : 0.0f;
         c.chunk_elems = 6144;
         run_stage_case(c);
     }

@@ -197,20 +197,21 @@ class Rank {
     Bytes run_host(const dsc_op &op, const Inputs &inputs);
     Bytes run_device(const dsc_op &op, const Inputs &inputs, size_t out_bytes);
     bool is_last(const dsc_op &op) const;
+    void add_momentum(size_t n);
 
     const StageCase &c_;
     const int rank_;
     Shared &d_;
     const size_t elem_bytes_, residual_bytes_;
     Bytes send_, recv_, residual_[2]; /* with margins */
-    std::vector<float> partial_, scratch_;
+    std::vector<float> partial_, scratch_, velocity_[2];
     Bytes gather_;
     std::vector<uint32_t> thresholds_;
     dsc_call call_ = {};
     dsc_compute compute_ = {};
     size_t n_nonfinite_ = 0;
     std::unique_ptr<DeviceArray<uint8_t>> d_send_, d_recv_, d_residual_[2];
-    std::unique_ptr<DeviceArray<float>> d_partial_;
+    std::unique_ptr<DeviceArray<float>> d_partial_, d_velocity_[2];
     DeviceArray<Control> d_control_{ 1 };
     dsc_gpu_call d_call_ = {};
 };
@@ -289,7 +290,8 @@ Rank::Rank(const StageCase &c, int rank, Shared &shared)
     call_.feedback = params.feedback;
     call_.residual = { &residual_[from][kMargin], &residual_[is_one ? from : to][kMargin],
                        c.feedback == Feedback::bf16 ? DSCOMM_RESIDUAL_BF16 : DSCOMM_RESIDUAL_FP32,
-                       c.beta, c.known_zero };
+                       c.beta, c.known_zero && c.momentum == 0.0f };
+    add_momentum(send_elems);
     call_.draw = { c.seed, 5, static_cast<uint32_t>(rank), 0 };
     thresholds_.resize(plan->n_thresholds + 1);
     dsc_compute_begin(&compute_, plan, &call_, partial_.data(), gather_.data(), thresholds_.data());
@@ -307,6 +309,25 @@ Rank::Rank(const StageCase &c, int rank, Shared &shared)
     d_call_.dtype = c.dtype;
     d_call_.op = c.op;
     d_call_.residual_type = call_.residual.type;
+}
+
+void Rank::add_momentum(size_t n)
+{
+    std::mt19937 random(c_.seed * 31u + static_cast<uint32_t>(rank_));
+    std::normal_distribution<float> normal;
+
+    for (int i = 0; i < 2 && c_.momentum > 0.0f; i++) {
+        velocity_[i].resize(n);
+        for (auto &u : velocity_[i])
+            u = normal(random);
+        d_velocity_[i] = std::make_unique<DeviceArray<float>>(velocity_[i]);
+        d_call_.velocity[i] = d_velocity_[i]->get();
+    }
+    if (c_.momentum > 0.0f) {
+        call_.residual.velocity_in = velocity_[c_.parity].data();
+        call_.residual.velocity_out = velocity_[1 - c_.parity].data();
+    }
+    call_.residual.momentum = d_call_.momentum = c_.momentum;
 }
 
 Bytes Rank::run_host(const dsc_op &op, const Inputs &inputs)
@@ -465,6 +486,9 @@ void Rank::compare()
     if (d_partial_)
         expect_same_floats(bytes_of(partial_), bytes_of(d_partial_->read()), 4,
                            "partial sums" + at);
+    for (int i = 0; i < 2 && c_.momentum > 0.0f; i++)
+        expect_same_floats(bytes_of(velocity_[i]), bytes_of(d_velocity_[i]->read()), 4,
+                           "momentum " + std::to_string(i) + at);
     for (int i = 0; i < 2 && c_.feedback != Feedback::none; i++)
         expect_same_floats(residual_[i], d_residual_[i]->read(), residual_bytes_,
                            "residual " + std::to_string(i) + at);
@@ -613,7 +637,7 @@ std::string StageCase::text() const
            std::to_string(n_ranks) + " count " + std::to_string(count) + " dtype " +
            dsc_dtype_name(dtype) + " op " + std::to_string(op) + (one_shot ? " one-shot" : "") +
            (in_place ? " in-place" : "") + (hostile ? " hostile" : "") +
-           (known_zero ? " known-zero" : "") + " feedback " +
+           (known_zero ? " known-zero" : "") + (momentum > 0.0f ? " momentum" : "") + " feedback " +
            std::to_string(static_cast<int>(feedback)) + " data " +
            std::to_string(static_cast<int>(data)) + " shifts " + std::to_string(send_shift) + " " +
            std::to_string(recv_shift) + " seed " + std::to_string(seed);

@@ -28,7 +28,7 @@ struct StageCase {
     bool one_shot = false, in_place = false, known_zero = false;
     bool hostile = false; /* messages arrive as other bytes */
     Feedback feedback = Feedback::none;
-    float beta = 1.0f;
+    float beta = 1.0f, momentum = 0.0f; /* momentum: of feedback with two vectors */
     Data data = Data::plain;
     size_t chunk_elems = 4096;
     size_t send_shift = 0, recv_shift = 0; /* elements that the vectors start behind 256 bytes */
