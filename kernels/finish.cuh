@@ -81,8 +81,12 @@ DSC_DEVICE void show_progress(const dsc_gpu_args &args, uint32_t block)
                               (state->sequence + 1) << 40 | args.work.step);
 }
 
-/* All threads of a block, once, when they are done; the call's last kernel has n_blocks of them. */
-DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite, uint32_t n_blocks)
+/*
+ * All threads of a block, once, when they are done; the call's last kernel has n_blocks of them.
+ * given_up: a word that is not 0 once a block has given up; NULL: none does.
+ */
+DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite, uint32_t n_blocks,
+                       const uint32_t *given_up)
 {
     dsc_gpu_state *const state = args.call.state;
     const uint32_t of_warp = __reduce_add_sync(kAllLanes, n_nonfinite);
@@ -99,7 +103,7 @@ DSC_DEVICE void finish(const dsc_gpu_args &args, uint32_t n_nonfinite, uint32_t 
     if (atomicAdd(&state->blocks_done, 1u) + 1 != n_blocks)
         return;
     __threadfence();
-    if (!is_aborted(state)) {
+    if (!is_aborted(state) && (given_up == nullptr || DSC_LOAD_ACQUIRE_SYS(given_up) == 0)) {
         end_call(args);
     } else {
         state->blocks_done = 0;

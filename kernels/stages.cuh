@@ -414,7 +414,7 @@ __global__ void __launch_bounds__(encodes(stage) ? Format::kThreads : Format::kD
         s.template run<stage>();
         n_nonfinite = s.n_nonfinite;
     }
-    finish(args, n_nonfinite, gridDim.x);
+    finish(args, n_nonfinite, gridDim.x, nullptr);
 }
 
 #endif

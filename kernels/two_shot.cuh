@@ -150,8 +150,8 @@ template <class Format> struct TwoShot {
         return true;
     }
 
-    /* False: a wait was given up. */
-    __device__ bool run()
+    /* Until a wait is given up, as control says then. */
+    __device__ void run()
     {
         const dsc_gpu_tile *const tiles = args.work.tiles;
         const uint32_t n = args.work.n_tiles;
@@ -161,11 +161,10 @@ template <class Format> struct TwoShot {
                 send(tiles[i]);
         for (uint32_t i = block; i < n; i += n_blocks)
             if (tiles[i].op == me && !sum(i, tiles[i]))
-                return false;
+                return;
         for (uint32_t i = block; i < n; i += n_blocks)
             if (tiles[i].op != me && !receive(i, tiles[i]))
-                return false;
-        return true;
+                return;
     }
 };
 
@@ -208,15 +207,13 @@ __global__ void __launch_bounds__(Format::kThreads, 1)
     dsc_gpu_two_shot_kernel(const __grid_constant__ dsc_two_shot_args all)
 {
     const TwoShotStart start = two_shot_start(all.control);
-
-    if (start.has_failed != 0)
-        return;
     TwoShot<Format> two_shot(all, start.ticket, start.epoch);
 
-    show_progress(two_shot.args, two_shot.block);
-    if (!two_shot.run())
-        return;
-    finish(two_shot.args, two_shot.n_nonfinite, two_shot.n_blocks);
+    if (start.has_failed == 0) {
+        show_progress(two_shot.args, two_shot.block);
+        two_shot.run();
+    }
+    finish(two_shot.args, two_shot.n_nonfinite, two_shot.n_blocks, &all.control->failed);
     two_shot_end(all.control, start.epoch);
 }
 

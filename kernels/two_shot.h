@@ -26,7 +26,8 @@
  * it is written again, whatever order a kernel takes its tiles in.
  *
  * A wait that is aborted (board of struct dsc_gpu_state), that a peer ends by a note, or that
- * reaches its deadline ends the kernel, and no call ends any more: the residual is as it was.
+ * reaches its deadline ends the kernel, and no call ends any more: the residual is as it was, and
+ * the feedback object is told that the call was given up.
  */
 #ifndef DSC_KERNELS_TWO_SHOT_H
 #define DSC_KERNELS_TWO_SHOT_H

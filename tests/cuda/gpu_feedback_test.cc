@@ -189,11 +189,11 @@ TEST(Rollback, undoes_one_call)
 }
 
 /* A call that failed counts for nothing: neither for rollback nor for what comes after it. */
-TEST(Rollback, goes_on_after_a_call_that_failed)
+void fail_and_go_on(const char *spec)
 {
     GpuCase c;
 
-    c.spec = "topk:0.05";
+    c.spec = spec;
     c.momentum = 0.9f;
     c.count = 3000;
     const GpuWorld first(2), second(2);
@@ -241,6 +241,14 @@ TEST(Rollback, goes_on_after_a_call_that_failed)
         fresh.host_call(input);
         fresh.expect_same_residuals();
     });
+}
+
+TEST(Rollback, goes_on_after_a_call_that_failed)
+{
+    for (const char *spec : { "topk:0.05", "int8" }) {
+        SCOPED_TRACE(spec);
+        fail_and_go_on(spec);
+    }
 }
 
 /* A * sum of outputs + sum of residuals == sum of inputs, on data whose sums are exact. */

@@ -291,16 +291,18 @@ TEST(TwoShotRefuses, CardsThatDoNotFit)
 
 /* ---- waits that end ---- */
 
-void expect_no_call_ended(const DeviceRank &rank, const dsc_gpu_two_shot *ts)
+void expect_calls_given_up(const DeviceRank &rank, const dsc_gpu_two_shot *ts, uint32_t n)
 {
     dsc_two_shot_control control = {};
 
     EXPECT_EQ(cudaMemcpy(&control, ts->args.control, sizeof(control), cudaMemcpyDeviceToHost),
               cudaSuccess);
     EXPECT_NE(control.failed, 0u);
-    EXPECT_EQ(control.epoch, 0u);
+    EXPECT_EQ(control.epoch, n) << "launches end";
     EXPECT_EQ(rank.feedback.read()[0].parity, 0u);
-    EXPECT_EQ(rank.feedback.read()[0].n_calls, 0u);
+    EXPECT_EQ(rank.feedback.read()[0].n_calls, n);
+    EXPECT_EQ(rank.feedback.read()[0].last_wrote, DSC_GPU_GIVEN_UP);
+    EXPECT_EQ(rank.state.read()[0].blocks_done, 0u);
     EXPECT_EQ(rank.state.read()[0].sequence, 0u);
 }
 
@@ -389,16 +391,18 @@ TEST(TwoShotWaits, FindAPostThatIsMissing)
         EXPECT_EQ(DSC_STUCK_PEER(board.stuck), 1 - r);
         EXPECT_TRUE(DSC_STUCK_STAGE(board.stuck) == DSC_GPU_FINAL ||
                     DSC_STUCK_STAGE(board.stuck) == DSC_GPU_DECODE);
-        expect_no_call_ended(*device.ranks[static_cast<size_t>(r)],
-                             device.two_shots[static_cast<size_t>(r)]);
+        expect_calls_given_up(*device.ranks[static_cast<size_t>(r)],
+                              device.two_shots[static_cast<size_t>(r)], 1);
     }
 
     /* and nothing runs after that: it would wait again */
     for (const auto &rank : device.ranks)
         rank->board->stuck = 0;
     device.launch();
-    for (const auto &rank : device.ranks)
-        EXPECT_EQ(rank->board->stuck, 0u);
+    for (size_t r = 0; r < 2; r++) {
+        EXPECT_EQ(device.ranks[r]->board->stuck, 0u);
+        expect_calls_given_up(*device.ranks[r], device.two_shots[r], 2);
+    }
 }
 
 TEST(TwoShotWaits, EndAtTheAbortWord)
@@ -416,7 +420,7 @@ TEST(TwoShotWaits, EndAtTheAbortWord)
     __atomic_store_n(&rank.board->aborted, 1, __ATOMIC_RELEASE);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     EXPECT_EQ(rank.board->stuck, 0u);
-    expect_no_call_ended(rank, device.two_shots[0]);
+    expect_calls_given_up(rank, device.two_shots[0], 1);
 }
 
 } // namespace
