@@ -2,8 +2,8 @@
 /*
  * How a kernel counts what is not finite and, if it is the call's last one, ends the call: the
  * block that is done last flips the residual's parity, publishes the count, and numbers the next
- * call. Nothing else writes this state, so an aborted call leaves it as it was; of a feedback object
- * it says that there was one.
+ * call. Nothing else writes this state, so an aborted call leaves it as it was; of a feedback
+ * object it says that there was one.
  */
 #ifndef DSC_KERNELS_FINISH_CUH
 #define DSC_KERNELS_FINISH_CUH

@@ -242,6 +242,17 @@ dscomm_status_t dsc_auto_rates(struct dscomm_comm *comm, struct dsc_rates *rates
 
 /* ---- split.c ---- */
 
+/* What a rank says when a communicator is split. */
+struct dsc_split_member {
+    int color, key;
+};
+
+/*
+ * Tiers that were given for all ranks, as they are among those of this rank's color; "" if none
+ * were. members: [n_ranks]. Owned by the caller; NULL: out of memory.
+ */
+DSC_SHARED char *dsc_split_tiers(const struct dscomm_comm *comm,
+                                 const struct dsc_split_member *members);
 dscomm_status_t dsc_comm_split_host(struct dscomm_comm *comm, int color, int key,
                                     const dscomm_comm_config_t *config, dscomm_comm_t **comm_out);
 

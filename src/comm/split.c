@@ -15,14 +15,10 @@
 /* A flag that says whether there is an id, then the id. */
 #define ID_BYTES (1 + sizeof(dscomm_unique_id_t))
 
-struct member {
-    int color, key;
-};
-
 struct split {
     struct dscomm_comm *comm;
-    struct member *members; /* [n_ranks] what all said */
-    int n, rank, leader;    /* of this rank's color; leader: rank in comm */
+    struct dsc_split_member *members; /* [n_ranks] what all said */
+    int n, rank, leader;              /* of this rank's color; leader: rank in comm */
 };
 
 /* In a turn of its own: calls that were issued before run first. */
@@ -41,7 +37,7 @@ static dscomm_status_t gather(struct dscomm_comm *comm, const void *own, size_t 
 
 static dscomm_status_t gather_members(struct split *s, int color, int key)
 {
-    const struct member own = { color, key };
+    const struct dsc_split_member own = { color, key };
 
     _Static_assert(sizeof(own) == COLOR_BYTES, "a member is what is sent of it");
     return gather(s->comm, &own, sizeof(own), (uint8_t *)s->members);
@@ -49,7 +45,7 @@ static dscomm_status_t gather_members(struct split *s, int color, int key)
 
 static bool comes_before(const struct split *s, int a, int b)
 {
-    const struct member *const x = &s->members[a], *const y = &s->members[b];
+    const struct dsc_split_member *const x = &s->members[a], *const y = &s->members[b];
 
     return x->key != y->key ? x->key < y->key : a < b;
 }
@@ -83,22 +79,22 @@ static int compare_placed(const void *a, const void *b)
     return x->rank - y->rank;
 }
 
-/* Tiers that were given for all ranks hold for those of this color. NULL: out of memory. */
-static char *tiers_of_color(const struct split *s)
+char *dsc_split_tiers(const struct dscomm_comm *comm, const struct dsc_split_member *members)
 {
-    struct placed *const placed = dsc_calloc(DSC_MEM_COMM, (size_t)s->n, sizeof(*placed));
-    int *const ranks = dsc_calloc(DSC_MEM_COMM, (size_t)s->n, sizeof(*ranks));
+    const size_t n_ranks = (size_t)comm->n_ranks;
+    struct placed *const placed = dsc_calloc(DSC_MEM_COMM, n_ranks, sizeof(*placed));
+    int *const ranks = dsc_calloc(DSC_MEM_COMM, n_ranks, sizeof(*ranks));
     char *text = NULL;
     int n = 0;
 
     if (placed != NULL && ranks != NULL) {
-        for (int r = 0; r < s->comm->n_ranks; r++)
-            if (s->members[r].color == s->members[s->comm->rank].color)
-                placed[n++] = (struct placed){ s->members[r].key, r };
+        for (int r = 0; r < comm->n_ranks; r++)
+            if (members[r].color == members[comm->rank].color)
+                placed[n++] = (struct placed){ members[r].key, r };
         qsort(placed, (size_t)n, sizeof(*placed), compare_placed);
         for (int i = 0; i < n; i++)
             ranks[i] = placed[i].rank;
-        text = dsc_tiers_of_some(s->comm, ranks, n);
+        text = dsc_tiers_of_some(comm, ranks, n);
     }
     dsc_free(placed);
     dsc_free(ranks);
@@ -147,7 +143,7 @@ dscomm_status_t dsc_comm_split_host(struct dscomm_comm *comm, int color, int key
         st = share_id(&s, color >= 0, &id);
     }
     if (st == DSCOMM_OK && color >= 0)
-        tiers = tiers_of_color(&s);
+        tiers = dsc_split_tiers(comm, s.members);
     dsc_free(s.members);
     if (st < 0)
         return st;

@@ -109,9 +109,13 @@ dscomm_status_t dsc_nccl_fail(const struct dsc_cuda_comm *cc, ncclResult_t resul
 
 /* ---- cuda_comm.c ---- */
 
-/* is_owner: the handle is the new communicator's, and gone if there is none. */
+/*
+ * is_owner: the handle is the new communicator's, and gone if there is none. tiers go before
+ * DSCOMM_TIERS, NULL: that.
+ */
 dscomm_status_t dsc_cuda_create(ncclComm_t handle, bool is_owner,
-                                const dscomm_comm_config_t *config, dscomm_comm_t **comm_out);
+                                const dscomm_comm_config_t *config, const char *tiers,
+                                dscomm_comm_t **comm_out);
 /* The device of the communicator is the thread's. */
 dscomm_status_t dsc_cuda_check_device(const struct dsc_cuda_comm *cc);
 
@@ -174,8 +178,9 @@ dscomm_status_t dsc_cuda_gather(struct dsc_cuda_comm *cc, size_t n);
 
 /* ---- cuda_tiers.c ---- */
 
-/* Makes the communicator's tiers. Collective; the settings were compared. */
-dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_env *env);
+/* Makes the communicator's tiers. given: "" or them. Collective; the settings were compared. */
+dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_env *env,
+                                    const char *given);
 /* Waits, with the communicator's deadline, for all that `own` has. what: for the error. */
 dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what);
 

@@ -202,12 +202,12 @@ static dscomm_status_t make_parts(struct dsc_cuda_comm *cc)
 }
 
 /* What must be equal on all ranks. */
-static dscomm_status_t agree_on_settings(struct dsc_cuda_comm *cc, const struct dsc_env *env)
+static dscomm_status_t agree_on_settings(struct dsc_cuda_comm *cc, const struct dsc_env *env,
+                                         const char *given)
 {
     const dscomm_comm_config_t *const c = &cc->base.config;
     char text[DSC_AGREE_BYTES], tiers[DSC_TIERS_SETTING_BYTES] = "";
-    const dscomm_status_t st =
-        dsc_tiers_setting(env->tiers, cc->base.n_ranks, tiers, sizeof(tiers));
+    const dscomm_status_t st = dsc_tiers_setting(given, cc->base.n_ranks, tiers, sizeof(tiers));
 
     snprintf(text, sizeof(text),
              "version=%s chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu seed=%u min_bytes=%zu "
@@ -239,7 +239,8 @@ static dscomm_status_t ask_nccl(struct dsc_cuda_comm *cc, int *n_ranks_out, int 
 }
 
 /* cc has its handle and NCCL's functions. On an error it has no parts. */
-static dscomm_status_t open_comm(struct dsc_cuda_comm *cc, const dscomm_comm_config_t *config)
+static dscomm_status_t open_comm(struct dsc_cuda_comm *cc, const dscomm_comm_config_t *config,
+                                 const char *tiers)
 {
     const struct dsc_env *env;
     dscomm_comm_config_t settings;
@@ -256,20 +257,22 @@ static dscomm_status_t open_comm(struct dsc_cuda_comm *cc, const dscomm_comm_con
     pthread_mutex_init(&cc->handle_lock, NULL);
     dsc_comm_init(&cc->base, &backend_cuda, n_ranks, rank, &settings, env);
     cc->base.min_chunk_elems = MIN_CHUNK_ELEMS;
+    tiers = tiers != NULL ? tiers : env->tiers;
     st = make_parts(cc);
     if (st == DSCOMM_OK)
-        st = agree_on_settings(cc, env);
+        st = agree_on_settings(cc, env, tiers);
     if (st == DSCOMM_OK)
         st = dsc_direct_init(cc, env);
     if (st == DSCOMM_OK)
-        st = dsc_cuda_find_tiers(cc, env);
+        st = dsc_cuda_find_tiers(cc, env, tiers);
     if (st < 0)
         free_parts(cc);
     return st;
 }
 
 dscomm_status_t dsc_cuda_create(ncclComm_t handle, bool is_owner,
-                                const dscomm_comm_config_t *config, dscomm_comm_t **comm_out)
+                                const dscomm_comm_config_t *config, const char *tiers,
+                                dscomm_comm_t **comm_out)
 {
     struct dsc_cuda_comm *const cc = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*cc));
     const struct dsc_nccl *nccl;
@@ -281,7 +284,7 @@ dscomm_status_t dsc_cuda_create(ncclComm_t handle, bool is_owner,
         cc->nccl = nccl;
         cc->handle = handle;
         cc->is_owner = is_owner;
-        st = open_comm(cc, config);
+        st = open_comm(cc, config, tiers);
     }
     if (st == DSCOMM_OK) {
         *comm_out = &cc->base;
@@ -298,5 +301,5 @@ dscomm_status_t dscomm_comm_create_nccl(ncclComm_t nccl, const dscomm_comm_confi
 {
     if (nccl == NULL || comm_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", nccl == NULL ? "nccl" : "comm_out");
-    return dsc_cuda_create(nccl, false, config, comm_out);
+    return dsc_cuda_create(nccl, false, config, NULL, comm_out);
 }

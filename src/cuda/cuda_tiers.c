@@ -33,14 +33,15 @@ static struct dsc_tier_facts facts_of(const struct dsc_cuda_comm *cc, const stru
     return facts;
 }
 
-dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_env *env)
+dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_env *env,
+                                    const char *given)
 {
     const size_t n = sizeof(struct dsc_tier_facts), n_ranks = (size_t)cc->base.n_ranks;
     struct dsc_tier_facts own, *all;
     dscomm_status_t st;
 
-    if (env->tiers[0] != '\0')
-        return dsc_comm_set_tiers(&cc->base, NULL, env->tiers);
+    if (given[0] != '\0')
+        return dsc_comm_set_tiers(&cc->base, NULL, given);
     own = facts_of(cc, env);
     memcpy(cc->agree, &own, n);
     DSC_TRY(dsc_cuda_gather(cc, n));

@@ -113,6 +113,7 @@ struct TiersCase {
     const char *name, *tiers;
     int n_ranks;
     std::vector<const char *> codecs; /* per tier; one: what algorithm tiered makes of it */
+    float momentum = 0.0f;
 };
 
 class Tiers : public testing::TestWithParam<TiersCase> {};
@@ -142,6 +143,7 @@ TEST_P(Tiers, have_the_bits_of_the_host)
     c.n_ranks = what.n_ranks;
     c.count = 40000;
     c.spec = what.codecs.back();
+    c.momentum = what.momentum;
     const GpuWorld world(c.n_ranks);
 
     world.each([&](int r) {
@@ -174,6 +176,8 @@ const TiersCase tiers_cases[] = {
     { "3_and_4_of_fp16_and_int4", "0-2|3-6", 7, { "fp16", "int4" } },
     { "3_and_4_of_none_and_int8", "0-2|3-6", 7, { "none", "int8" } },
     { "3_and_4_by_word", "0-2|3-6", 7, { "int8" } },
+    { "3_and_4_of_none_and_int8_with_momentum", "0-2|3-6", 7, { "none", "int8" }, 0.9f },
+    { "3_and_4_of_topk_with_momentum", "0-2|3-6", 7, { "topk:0.02", "topk:0.01,int8" }, 0.9f },
     { "1_and_2_by_word", "0|1-2", 3, { "int4:block=32" } },
     { "three_levels", "0-1|2|3-5/0-2|3-5", 6, { "none", "fp16", "int8" } },
     { "three_levels_by_word", "0-1|2|3-5/0-2|3-5", 6, { "int8" } },

@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "cuda/gpu_case.h"
+#include "support/internal_begin.h"
+#include "comm/comm.h"
+#include "support/internal_end.h"
 
 namespace {
 
@@ -120,6 +123,27 @@ TEST(Split, can_be_split_and_captured)
         sides.expect_same_output(on_host, 0);
         cudaGraphExecDestroy(exec);
         cudaGraphDestroy(graph);
+    });
+}
+
+/* Tiers that were given hold for a part, by the places that its ranks have there. */
+TEST(Split, keeps_the_tiers_that_were_given)
+{
+    const GpuWorld world(6);
+    GpuCase c;
+
+    c.count = 5000;
+    world.each([&](int r) {
+        for (dscomm_comm_t *comm : { world.comms[r], world.host->comms[r] })
+            EXPECT_EQ(dsc_comm_set_tiers(comm, nullptr, "0-1|2-3|4-5/0-3|4-5"), DSCOMM_OK);
+        GpuSides sides(world, c, r);
+        const Parts parts(world, r, r == 0 ? 1 : 0, -r);
+
+        EXPECT_STREQ(dscomm_comm_tiers(parts.gpu), dscomm_comm_tiers(parts.host));
+        EXPECT_STREQ(dscomm_comm_tiers(parts.gpu), r == 0 ? "0" : "0-1|2-3|4/0-1|2-4/0-4");
+        for (dscomm_comm_t *comm : { parts.gpu, parts.host })
+            comm->algorithm = DSC_ALG_TIERED;
+        expect_same_calls(sides, parts);
     });
 }
 
