@@ -25,7 +25,7 @@
  *     the communicator has failed;
  *   - dscomm_comm_split() is ncclCommSplit(), and the new communicator ends its own ncclComm_t. Not
  *     while the thread captures a stream;
- *   - codecs whose messages vary in length are not there: lossless ones.
+ *   - codecs whose messages vary in length are not there: lossless ones; nor is codec auto.
  */
 #ifndef DSCOMM_NCCL_H
 #define DSCOMM_NCCL_H
