@@ -88,6 +88,8 @@ struct dsc_cuda_comm {
     struct dsc_cuda_run *runs;     /* dropped ones that graphs hold among them */
     pthread_mutex_t runs_lock;     /* the watchdog looks for names of steps */
     uint16_t next_run;
+    struct dsc_tier_facts facts; /* of this rank, if has_facts */
+    bool has_facts;
     struct dsc_direct direct;
     struct dsc_watch *watch;
     _Atomic uint64_t graph_hits, graph_updates, graph_misses;
@@ -178,6 +180,8 @@ dscomm_status_t dsc_cuda_gather(struct dsc_cuda_comm *cc, size_t n);
 
 /* ---- cuda_tiers.c ---- */
 
+/* What this rank knows of its host and its device's links: looked for once. */
+const struct dsc_tier_facts *dsc_cuda_facts(struct dsc_cuda_comm *cc, const struct dsc_env *env);
 /* Makes the communicator's tiers. given: "" or them. Collective; the settings were compared. */
 dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_env *env,
                                     const char *given);

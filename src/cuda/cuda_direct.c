@@ -13,7 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "topo/topo.h"
 #include "transport/transport.h"
 
 /* Until other ranks destroy their communicators, too. */
@@ -35,19 +34,7 @@ static bool is_auto(const struct dsc_env *env)
     return strcmp(env->cuda_direct, "auto") == 0;
 }
 
-static uint64_t fabric_of(const char *bus, const char *host_id)
-{
-    struct dsc_tier_facts facts = { 0 };
-    dscomm_topo_t *topo = NULL;
-
-    if (dscomm_topo_load_host(NULL, &topo) < 0)
-        return 0;
-    dsc_tier_facts_of(topo, dscomm_topo_find(topo, bus), host_id, &facts);
-    dscomm_topo_destroy(topo);
-    return facts.fabric;
-}
-
-static dscomm_status_t find_facts(const struct dsc_cuda_comm *cc, const struct dsc_env *env,
+static dscomm_status_t find_facts(struct dsc_cuda_comm *cc, const struct dsc_env *env,
                                   struct facts *out)
 {
     struct dsc_peer_info self;
@@ -57,7 +44,7 @@ static dscomm_status_t find_facts(const struct dsc_cuda_comm *cc, const struct d
     CUDA_TRY(cudaDeviceGetPCIBusId(out->bus, sizeof(out->bus), cc->device));
     out->host = dsc_hash_text(self.host_id);
     out->process = self.process_id;
-    out->fabric = is_auto(env) ? fabric_of(out->bus, self.host_id) : 0;
+    out->fabric = is_auto(env) ? dsc_cuda_facts(cc, env)->fabric : 0;
     return DSCOMM_OK;
 }
 

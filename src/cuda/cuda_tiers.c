@@ -13,7 +13,7 @@
  * What is not known stays 0 and joins nobody: that costs speed alone, and an error here would let
  * the other ranks wait.
  */
-static struct dsc_tier_facts facts_of(const struct dsc_cuda_comm *cc, const struct dsc_env *env)
+static struct dsc_tier_facts find_facts(const struct dsc_cuda_comm *cc, const struct dsc_env *env)
 {
     struct dsc_tier_facts facts = { 0 };
     struct dsc_peer_info self;
@@ -33,17 +33,24 @@ static struct dsc_tier_facts facts_of(const struct dsc_cuda_comm *cc, const stru
     return facts;
 }
 
+const struct dsc_tier_facts *dsc_cuda_facts(struct dsc_cuda_comm *cc, const struct dsc_env *env)
+{
+    if (!cc->has_facts)
+        cc->facts = find_facts(cc, env);
+    cc->has_facts = true;
+    return &cc->facts;
+}
+
 dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_env *env,
                                     const char *given)
 {
     const size_t n = sizeof(struct dsc_tier_facts), n_ranks = (size_t)cc->base.n_ranks;
-    struct dsc_tier_facts own, *all;
+    struct dsc_tier_facts *all;
     dscomm_status_t st;
 
     if (given[0] != '\0')
         return dsc_comm_set_tiers(&cc->base, NULL, given);
-    own = facts_of(cc, env);
-    memcpy(cc->agree, &own, n);
+    memcpy(cc->agree, dsc_cuda_facts(cc, env), n);
     DSC_TRY(dsc_cuda_gather(cc, n));
     all = dsc_calloc(DSC_MEM_COMM, n_ranks, n);
     if (all == NULL)
