@@ -174,11 +174,21 @@ static dscomm_status_t find_loads(struct table *table, const struct shape *shape
 
 /* ---- one candidate ---- */
 
+/* A feedback object that only such calls had is known to be zero and not touched by them. */
+static bool touches_feedback(const struct table *table, const struct dsc_option *option)
+{
+    bool is_plain = true;
+
+    for (int t = 0; t < option->choice.n_tiers; t++)
+        is_plain = is_plain && option->choice.codecs[t]->by_dtype;
+    return table->q->feedback && !is_plain;
+}
+
 /* The measured speed; of another data type or without feedback where only that is known. */
-static const struct dsc_codec_speed *find_speed(const struct table *table, const char *spec)
+static const struct dsc_codec_speed *find_speed(const struct table *table, const char *spec,
+                                                bool feedback)
 {
     const dscomm_dtype_t dtypes[] = { table->q->dtype, DSCOMM_FLOAT32 };
-    const bool feedback = table->q->feedback;
 
     for (size_t i = 0; i < 2 * DSC_ARRAY_LEN(dtypes); i++) {
         const struct dsc_codec_speed *const speed =
@@ -199,7 +209,7 @@ static const char *refusal(const struct table *table, const struct dsc_codec *co
         return NULL;
     if (codec->sums_only && q->op != DSCOMM_SUM && q->op != DSCOMM_AVG)
         return "only for sum and avg";
-    if (q->in_memory && !codec->by_dtype)
+    if (q->in_memory && strcmp(codec->spec, specs[0]) != 0)
         return "shared memory is no link to spare";
     if ((q->banned & dsc_tuner_bit(codec)) != 0)
         return "banned: its error was too large";
@@ -266,7 +276,8 @@ static bool look_up(const struct table *table, struct dsc_option *option,
 {
     for (int t = 0; t < option->choice.n_tiers; t++) {
         const struct dsc_codec *const codec = option->choice.codecs[t];
-        const struct dsc_codec_speed *const speed = find_speed(table, codec->spec);
+        const struct dsc_codec_speed *const speed =
+            find_speed(table, codec->spec, touches_feedback(table, option));
 
         codecs[t].codec = dsc_codec_resolve(codec, table->q->dtype);
         if (codecs[t].codec->e0_ppm > option->error_ppm)
@@ -401,9 +412,10 @@ static dscomm_status_t add_codec(struct table *table, const struct dsc_codec *no
     if (q->n_tiers == 1)
         return DSCOMM_OK;
     shape.n_tiers = q->n_tiers;
+    if (q->dtype == DSCOMM_FLOAT32) /* `none` is fp32 there, and leaves a residual of zeros alone */
+        return add_chunks(table, shape, codec->by_dtype ? none : table->fp32, codec,
+                          preference + 2 * ALGORITHM_WEIGHT);
     DSC_TRY(add_chunks(table, shape, table->fp32, codec, preference + 2 * ALGORITHM_WEIGHT));
-    if (q->dtype == DSCOMM_FLOAT32)
-        return DSCOMM_OK;
     return add_chunks(table, shape, none, codec, preference + 3 * ALGORITHM_WEIGHT);
 }
 

@@ -483,6 +483,23 @@ TEST(Tuner, SharedMemoryIsNoLinkToSpare)
     }
 }
 
+/* What feedback costs is no cost of `none`: there is nothing to feed back. */
+TEST(Tuner, NoneLeavesTheResidualAlone)
+{
+    struct dsc_rates rates = plain_rates(1000000000);
+    struct dsc_question q = plain_question(2, 1 << 24);
+
+    EXPECT_EQ(chosen(q, rates), "int8");
+    for (uint32_t i = 0; i < 3; i++) {
+        rates.speeds[3 + i] = rates.speeds[i];
+        rates.speeds[3 + i].feedback = 1;
+        rates.speeds[3 + i].send_fs *= 1000;
+    }
+    rates.n_speeds = 6;
+    q.feedback = true;
+    EXPECT_EQ(chosen(q, rates), "none");
+}
+
 /* Of chunks that cost the same the one whose messages are two TCP segments. */
 TEST(Tuner, ChunksByTheLengthOfMessages)
 {
