@@ -149,6 +149,31 @@ TEST(Admitted, PlansRun)
     }
 }
 
+/* Connections for which all candidates are too long: the communicator's own rules. */
+TEST(Admitted, AutoTakesAnySlots)
+{
+    for (size_t chunk_bytes : { 1024, 20000 }) {
+        dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+
+        config.chunk_bytes = chunk_bytes;
+        const World w(2, "loopback", config);
+
+        w.each([&](int r) {
+            for (size_t count : { 100, 300000 }) {
+                const std::vector<float> in(count, 1.0f);
+                std::vector<float> out(count);
+
+                ASSERT_EQ(dscomm_allreduce_compressed(in.data(), out.data(), count, DSCOMM_FLOAT32,
+                                                      DSCOMM_SUM, dscomm_codec("auto:aggressive"),
+                                                      nullptr, w.comms[(size_t)r], nullptr),
+                          DSCOMM_OK)
+                    << dscomm_last_error();
+                EXPECT_EQ(out[count - 1], 2.0f);
+            }
+        });
+    }
+}
+
 /* By hand too: with the default settings tiers take every codec, whatever the length. */
 TEST(Admitted, TiersTakeEveryCodecByDefault)
 {
