@@ -29,7 +29,6 @@ import tables  # noqa: E402
 
 DOCS = os.path.join(ROOT, 'docs')
 FIGURES = os.path.join(DOCS, 'figures')
-BEGIN, END = '<!-- compare: begin -->', '<!-- compare: end -->'
 PARTS = ('links', 'slow', 'local')
 UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 SIZES = '4K,16K,64K,256K,1M,4M,16M,64M'
@@ -125,6 +124,19 @@ def write_json(result, path):
         handle.write('\n')
 
 
+def write_page(name, text):
+    """Replaces what docs/perf.md has between the marks of that name."""
+    begin, end = '<!-- %s: begin -->' % name, '<!-- %s: end -->' % name
+    path = os.path.join(DOCS, 'perf.md')
+    with open(path, encoding='utf-8') as handle:
+        page = handle.read()
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise netns.Failed('%s: needs one "%s" and one "%s"' % (path, begin, end))
+    head, rest = page.split(begin)
+    with open(path, 'w', encoding='utf-8') as handle:
+        handle.write('%s%s\n%s\n%s%s' % (head, begin, text, end, rest.split(end)[1]))
+
+
 def write_docs(result, text):
     """Everything that docs/perf.md shows of a run."""
     import plots  # matplotlib is not needed otherwise
@@ -132,14 +144,7 @@ def write_docs(result, text):
         raise netns.Failed('--write-docs needs all parts: %s' % result['left_out'])
     write_json(result, os.path.join(FIGURES, 'compare.json'))
     plots.draw(result, FIGURES)
-    path = os.path.join(DOCS, 'perf.md')
-    with open(path, encoding='utf-8') as handle:
-        page = handle.read()
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise netns.Failed('%s: needs one "%s" and one "%s"' % (path, BEGIN, END))
-    head, rest = page.split(BEGIN)
-    with open(path, 'w', encoding='utf-8') as handle:
-        handle.write('%s%s\n%s\n%s%s' % (head, BEGIN, text, END, rest.split(END)[1]))
+    write_page('compare', text)
 
 
 def load(path):

@@ -40,6 +40,7 @@ CHUNKS = (129024, 257024)  # bytes; the second is the default
 CODECS = ('none', 'bf16', 'int8', 'fp8')  # what the budget of `auto`, balanced, admits
 EXTRA = 'int4:signed'  # tiered alone: beyond the budget
 SIZES = '64K,1M,16M,64M'
+SHOWN = 4  # settings of a size in the table; the JSON has all
 AUTO_RATIO, AUTO_US = 1.10, 50.0  # auto may take so much longer than the best of the sweep
 SIM_ERROR = {'small': 0.30, 'large': 0.15}  # of a prediction, below and from 1 MiB
 TIERED_OVER_GLOO = {'int8': (5.0, 7.0), EXTRA: (5.0, 8.0)}
@@ -226,11 +227,18 @@ def figures_of(result):
 
 # ---- the table ----
 
+def shown(rows):
+    """The fastest settings, and whom everybody asks about."""
+    fastest = sorted(rows, key=lambda row: row['median_us'])
+    flat = [row for row in fastest if row['side'].startswith('twoshot') and row['codec'] == 'none']
+    return [row for row in fastest if row in fastest[:SHOWN] or row in flat[:1] or
+            row['side'] in ('auto', 'gloo')]
+
+
 def case_table(case):
     rows = []
     for n_bytes in judge.sizes_of(case):
-        mine = [row for row in case['rows'] if row['bytes'] == n_bytes]
-        for row in sorted(mine, key=lambda row: row['median_us']):
+        for row in shown([row for row in case['rows'] if row['bytes'] == n_bytes]):
             error = sim_error(case, row)
             rows.append([tables.size_text(n_bytes), row['side'], row['codec'],
                          tables.time_text(row['median_us']),
@@ -238,14 +246,21 @@ def case_table(case):
     return tables.table(['size', 'setting', 'codec', 'time', 'prediction off by', 'err'], rows)
 
 
+def choices(case):
+    """What auto chose for each size, by its own words; rank 0's, the others say the same."""
+    pattern = r'0/\d+ TUNE INFO auto: count (\d+) [^:]*: (.*)'
+    found = [re.search(pattern, line) for line in case['decisions']]
+    return '\n'.join('- %s: %s' % (tables.size_text(4 * int(match.group(1))), match.group(2))
+                     for match in found if match)
+
+
 def report(result):
     parts = ['%d cores (%s), Linux %s. Others used %.0f%% of the cores before and %.0f%% after.' % (
         result['machine']['cores'], result['machine']['cpu'], result['machine']['kernel'],
         100 * result['machine']['busy_before'], 100 * result['machine']['busy_after'])]
     for case in result['cases']:
-        parts.append('Links: %s' % tables.rate_text(case['rate']))
-        parts.append(case_table(case))
-        parts.append('\n'.join(case['decisions']))
+        parts += ['Links: %s. `auto` said:' % tables.rate_text(case['rate']), choices(case),
+                  case_table(case)]
     return '\n\n'.join(parts + [tables.figure_table(result['figures'])]) + '\n'
 
 
@@ -263,6 +278,9 @@ def parse_args():
     parser.add_argument('--timeout', type=compare.seconds, default=120, metavar='S',
                         help='for the calls of a side in a round')
     parser.add_argument('--json', metavar='FILE', help='write the result')
+    parser.add_argument('--from', metavar='FILE', dest='from_files', action='append',
+                        help='judge results that were written before; repeat for more links')
+    parser.add_argument('--write-docs', action='store_true', help='tables and result into docs/')
     args = parser.parse_args()
     args.rate = args.rate or list(RATES)
     return args
@@ -277,21 +295,37 @@ def why_not(args):
     return netns.why_not()
 
 
-def run(args):
+def measured(args):
     result = {'version': 1, 'machine': measure.machine(),
               'cases': [measure_case(args, rate) for rate in args.rate]}
     result['machine']['busy_after'] = measure.busy_share()
+    return result
+
+
+def loaded(paths):
+    """One result of several, of different links."""
+    results = [compare.load(path) for path in paths]
+    return {**results[0], 'cases': [case for result in results for case in result['cases']]}
+
+
+def run(args):
+    result = loaded(args.from_files) if args.from_files else measured(args)
     result['figures'] = figures_of(result)
     print(report(result), end='')
     if args.json:
         compare.write_json(result, args.json)
+    if args.write_docs:
+        compare.write_page('tiers', report(result))
+        for case in result['cases']:
+            del case['profile'], case['decisions']  # long, and in the tables as far as they matter
+        compare.write_json(result, os.path.join(compare.FIGURES, 'tiers.json'))
     return 0 if judge.all_hold(result['figures']) else 1
 
 
 def main():
     args = parse_args()
     sides.clean_environment()
-    problem = why_not(args)
+    problem = None if args.from_files else why_not(args)
     if problem:
         print('tiers: skipped: ' + problem, file=sys.stderr)
         return 77
