@@ -247,9 +247,10 @@ def case_table(case):
 
 
 def choices(case):
-    """What auto chose for each size, by its own words; rank 0's, the others say the same."""
+    """What auto chose for each size, by its own words; rank 0's, the others say the same. What
+    --write-docs keeps has none."""
     pattern = r'0/\d+ TUNE INFO auto: count (\d+) [^:]*: (.*)'
-    found = [re.search(pattern, line) for line in case['decisions']]
+    found = [re.search(pattern, line) for line in case.get('decisions', [])]
     return '\n'.join('- %s: %s' % (tables.size_text(4 * int(match.group(1))), match.group(2))
                      for match in found if match)
 

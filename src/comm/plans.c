@@ -2,8 +2,8 @@
 /*
  * Plans by shape. What a shape's choice leaves open, algorithm and chunk among it, follows from the
  * shape and from settings that were compared at rendezvous, so all ranks make the same plan in the
- * same call. When the table is full the plan
- * that was used longest ago goes, also the same one everywhere.
+ * same call. When the table is full the plan that was used longest ago goes, also the same one
+ * everywhere.
  */
 #include "comm/comm.h"
 
