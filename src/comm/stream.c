@@ -61,7 +61,7 @@ static void *stream_main(void *arg)
         keep_error(stream, dsc_comm_run(e->comm, e->ticket, &e->args));
         head++;
         atomic_store(&stream->head, head);
-        dsc_futex_wake(&stream->head, 1);
+        dsc_futex_wake(&stream->head, INT32_MAX); /* several threads may synchronize */
     }
 }
 

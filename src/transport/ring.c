@@ -118,22 +118,42 @@ bool dsc_ring_lacks(const struct dsc_ring *ring, uint64_t end)
  * the count second. In the one order of sequentially consistent operations one of the two sees the
  * other.
  */
-bool dsc_bell_ring(struct dsc_bell *bell)
+#define STATE_BITS 2
+#define STATE_MASK 3u
+
+/* A ring answers only for the sleep that it ended, so `sleeping` is the waiter's alone to write: a
+ * ringer that took it back late would take the mark of the next sleep, which nobody would end.
+ */
+static uint32_t sleep_mark(uint32_t how, uint32_t seen)
 {
-    atomic_fetch_add(&bell->word, 1);
-    if (atomic_load(&bell->sleeping) == DSC_BELL_AWAKE)
+    return how | seen << STATE_BITS;
+}
+
+uint32_t dsc_bell_count_one(struct dsc_bell *bell)
+{
+    return atomic_fetch_add(&bell->word, 1);
+}
+
+bool dsc_bell_wake(struct dsc_bell *bell, uint32_t before)
+{
+    const uint32_t mark = atomic_load(&bell->sleeping);
+    const uint32_t how = mark & STATE_MASK;
+
+    if (how == DSC_BELL_AWAKE || mark != sleep_mark(how, before))
         return false;
-
-    const uint32_t how = atomic_exchange(&bell->sleeping, DSC_BELL_AWAKE);
-
     if (how == DSC_BELL_FUTEX)
         dsc_futex_wake(&bell->word, 1);
     return how == DSC_BELL_EPOLL;
 }
 
+bool dsc_bell_ring(struct dsc_bell *bell)
+{
+    return dsc_bell_wake(bell, dsc_bell_count_one(bell));
+}
+
 bool dsc_bell_arm(struct dsc_bell *bell, enum dsc_bell_state how, uint32_t seen)
 {
-    atomic_store(&bell->sleeping, (uint32_t)how);
+    atomic_store(&bell->sleeping, sleep_mark((uint32_t)how, seen));
     return atomic_load(&bell->word) == seen;
 }
 

@@ -54,13 +54,18 @@ enum dsc_bell_state { DSC_BELL_AWAKE = 0, DSC_BELL_FUTEX = 1, DSC_BELL_EPOLL = 2
 
 struct dsc_bell {
     _Atomic uint32_t word;     /* events so far; the futex */
-    _Atomic uint32_t sleeping; /* enum dsc_bell_state */
+    _Atomic uint32_t sleeping; /* enum dsc_bell_state, and above it the count that was slept on */
     uint8_t pad[56];           /* a cache line of its own */
 };
 _Static_assert(sizeof(struct dsc_bell) == 64, "a bell is a cache line");
 
 /* True: the waiter sleeps in epoll, where only a descriptor wakes it; the caller sees to that. */
 bool dsc_bell_ring(struct dsc_bell *bell);
+/* The two halves of dsc_bell_ring(): counts, and wakes who slept on the count `before`. Anything may
+ * happen between them: the waiter may have seen the count by itself and sleep again, on a later one.
+ */
+uint32_t dsc_bell_count_one(struct dsc_bell *bell);
+bool dsc_bell_wake(struct dsc_bell *bell, uint32_t before);
 /* Says how the waiter will sleep. False: something happened since the count was `seen`. */
 bool dsc_bell_arm(struct dsc_bell *bell, enum dsc_bell_state how, uint32_t seen);
 void dsc_bell_disarm(struct dsc_bell *bell);

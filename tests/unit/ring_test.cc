@@ -175,6 +175,23 @@ TEST(Bell, ArmingSeesWhatRangBefore)
     EXPECT_FALSE(dsc_bell_ring(&bell)) << "once";
 }
 
+/* The first ringer is held up between its two halves; meanwhile the waiter goes on and sleeps again. */
+TEST(Bell, LateRingerLeavesTheNextSleepAlone)
+{
+    for (const uint32_t first : { 0u, 0xffffffffu, 0x3fffffffu }) {
+        dsc_bell bell = {};
+
+        bell.word = first;
+        ASSERT_TRUE(dsc_bell_arm(&bell, DSC_BELL_EPOLL, first));
+        const uint32_t before = dsc_bell_count_one(&bell);
+
+        dsc_bell_disarm(&bell);
+        ASSERT_TRUE(dsc_bell_arm(&bell, DSC_BELL_EPOLL, first + 1));
+        dsc_bell_wake(&bell, before);
+        EXPECT_TRUE(dsc_bell_ring(&bell)) << "the second sleep was never ended, count " << first;
+    }
+}
+
 /* Two threads wake each other; a lost wake-up would cost the whole time-out. */
 TEST(Bell, NoWakeUpIsLost)
 {
