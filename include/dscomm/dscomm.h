@@ -116,9 +116,9 @@ DSCOMM_API dscomm_status_t dscomm_unique_id_create(dscomm_unique_id_t *id_out);
  *
  * @return DSCOMM_OK
  *         DSCOMM_ERR_INVALID   bad argument
- *         DSCOMM_ERR_ENV       a DSCOMM_* variable is bad; the text names it, its value and the
- * range DSCOMM_ERR_TIMEOUT   the text names the ranks that never came DSCOMM_ERR_MISMATCH  ranks
- * differ in version, world size or a shared setting
+ *         DSCOMM_ERR_ENV       a DSCOMM_* variable is bad: named with its value and the range
+ *         DSCOMM_ERR_TIMEOUT   the text names the ranks that never came
+ *         DSCOMM_ERR_MISMATCH  ranks differ in version, world size or a shared setting
  *
  * Threads: different ranks may join from different threads of one process.
  */
@@ -278,7 +278,7 @@ DSCOMM_API dscomm_status_t dscomm_stream_query(dscomm_stream_t *stream);
  *           and transport. An element with a NaN or Inf input is not finite on any rank.
  * Threads:  calls on one communicator run in issue order; one thread at a time may issue.
  * Memory:   the first call of a shape (count, dtype, op, codec, feedback or not) makes a plan;
- * later calls allocate nothing.
+ *           later calls allocate nothing.
  */
 DSCOMM_API dscomm_status_t dscomm_allreduce_compressed(const void *send, void *recv, size_t count,
                                                        dscomm_dtype_t dtype, dscomm_op_t op,

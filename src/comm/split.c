@@ -101,6 +101,13 @@ char *dsc_split_tiers(const struct dscomm_comm *comm, const struct dsc_split_mem
     return text;
 }
 
+/* The peers are told, for they wait for this rank. */
+static dscomm_status_t no_memory(struct dscomm_comm *comm)
+{
+    return dsc_comm_fail(comm, NULL,
+                         dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", comm->n_ranks), -1);
+}
+
 /* A leader that cannot open a rendezvous says so, that nobody waits for it. */
 static dscomm_status_t share_id(struct split *s, bool is_member, dscomm_unique_id_t *id_out)
 {
@@ -109,12 +116,12 @@ static dscomm_status_t share_id(struct split *s, bool is_member, dscomm_unique_i
     uint8_t *const all = dsc_calloc(DSC_MEM_COMM, (size_t)s->comm->n_ranks, ID_BYTES);
     dscomm_status_t opened = DSCOMM_OK, st;
 
+    if (all == NULL)
+        return no_memory(s->comm);
     if (is_member && s->leader == me)
         opened = dscomm_unique_id_create(id_out);
     own[0] = opened == DSCOMM_OK;
     memcpy(own + 1, id_out, sizeof(*id_out));
-    if (all == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", s->comm->n_ranks);
     st = gather(s->comm, own, sizeof(own), all);
     if (st == DSCOMM_OK && is_member && all[(size_t)s->leader * ID_BYTES] == 0)
         st = opened < 0 ? opened
@@ -136,7 +143,7 @@ dscomm_status_t dsc_comm_split_host(struct dscomm_comm *comm, int color, int key
 
     s.members = dsc_calloc(DSC_MEM_COMM, (size_t)comm->n_ranks, sizeof(*s.members));
     if (s.members == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "splitting %d ranks", comm->n_ranks);
+        return no_memory(comm);
     st = gather_members(&s, color, key);
     if (st == DSCOMM_OK) {
         find_place(&s);

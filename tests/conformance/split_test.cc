@@ -187,6 +187,42 @@ TEST_P(Split, ARankThatDoesNotSplitIsNamed)
     });
 }
 
+/* Whatever allocation fails, on whichever rank: all ranks come back, without a leak; and before the
+ * new rendezvous begins, because they are told.
+ */
+TEST_P(Split, NoMemoryAnywhere)
+{
+    dscomm_comm_config_t config = DSCOMM_COMM_CONFIG_INIT;
+    bool worked = false;
+
+    config.timeout_ms = 400;
+    for (int nth = 1; !worked; nth += nth < 12 ? 1 : 9) {
+        World w(3, GetParam(), config);
+        std::atomic<int> n_good{ 0 }, n_told{ 0 }, n_no_memory{ 0 };
+
+        ASSERT_LT(nth, 1000);
+        w.each([&](int r) {
+            float sum = 0.0f;
+            ASSERT_EQ(sum_one(w.comms[(size_t)r], 1.0f, &sum), DSCOMM_OK);
+        });
+        dsc_mem_fail_after(nth);
+        w.each([&](int r) {
+            dscomm_comm_t *part = nullptr;
+            const dscomm_status_t st = dscomm_comm_split(w.comms[(size_t)r], 0, 0, nullptr, &part);
+
+            n_good += st == DSCOMM_OK;
+            n_no_memory += st == DSCOMM_ERR_NO_MEMORY;
+            n_told += st == DSCOMM_ERR_PEER_LOST;
+            dscomm_comm_destroy(part);
+        });
+        dsc_mem_fail_after(-1);
+        if (nth <= 3) /* the members that all ranks say, one each */
+            EXPECT_EQ(n_no_memory + n_told, 3) << nth;
+        worked = n_good == 3;
+        EXPECT_TRUE(!worked || nth > 12) << "allocations were never made to fail";
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(, Split, testing::Values("loopback", "shm", "tcp"),
                          [](const auto &p) { return std::string(p.param); });
 
