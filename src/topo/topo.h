@@ -10,6 +10,7 @@
  *   topo_path.c      best path between two devices
  *   topo_load.c      which reader a text is for
  *   topo_nccl_xml.c topo_hwloc.c topo_sysfs.c topo_nvml.c topo_smi.c topo_text.c    readers
+ *   topo_nccl_elements.c topo_nccl_attrs.c    parts of NCCL's
  *   topo_print.c topo_summary.c topo_draw.c    for people
  *   tiers.c tiers_text.c     groups of ranks from fastest to slowest link
  *   gid.c            which RoCE address
