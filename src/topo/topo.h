@@ -5,12 +5,13 @@
  * it, the same way for all sources.
  *
  *   topo.c           devices, links, notices; the public queries
+ *   topo_find.c      devices by bus id, name and number
  *   topo_rates.c     what links carry: one table per kind of link
- *   topo_finish.c    fabric ends to links, NICs that are listed twice, plausibility
+ *   topo_fabric.c    ends of NVLink and xGMI to links
+ *   topo_finish.c    rates of PCIe, ports of one card, plausibility
  *   topo_path.c      best path between two devices
  *   topo_load.c      which reader a text is for
- *   topo_nccl_xml.c topo_hwloc.c topo_sysfs.c topo_nvml.c topo_smi.c topo_text.c    readers
- *   topo_nccl_elements.c topo_nccl_attrs.c    parts of NCCL's
+ *   topo_nccl_*.c topo_hwloc.c topo_sysfs.c topo_nvml.c topo_smi_*.c topo_text.c    readers
  *   topo_print.c topo_summary.c topo_draw.c    for people
  *   tiers.c tiers_text.c     groups of ranks from fastest to slowest link
  *   gid.c            which RoCE address

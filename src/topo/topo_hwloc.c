@@ -35,7 +35,7 @@ static void set_link(struct dsc_topo_device *dev, double gbps)
 
 static bool is_gpu(uint32_t pci_class, uint32_t vendor)
 {
-    const bool is_display = pci_class >> 16 == 0x03 || pci_class >> 16 == 0x12;
+    const bool is_display = dsc_topo_class_is_gpu(pci_class);
 
     /* not the display controllers of servers and virtual machines */
     return is_display &&

@@ -32,6 +32,15 @@ struct dsc_topo_end {
     uint64_t c2c_bps; /* of C2C: rate of all */
 };
 
+/* PCI classes, as in NCCL's files: of the far end of a link. */
+#define DSC_TOPO_CLASS_SWITCH 0x068000
+#define DSC_TOPO_CLASS_CPU 0x068001
+
+static inline bool dsc_topo_class_is_gpu(uint32_t pci_class)
+{
+    return pci_class >> 16 == 0x03 || pci_class >> 16 == 0x12;
+}
+
 /* Whether a reaches b's memory, as a table of nvidia-smi says. */
 struct dsc_topo_p2p {
     int a, b, allowed;
@@ -66,12 +75,20 @@ void dsc_topo_note(dscomm_topo_t *topo, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Takes a notice back: more was added, and it is judged again. */
 void dsc_topo_forget(dscomm_topo_t *topo, const char *key);
+
+/* ---- topo_find.c ---- */
+
 /* The host above, itself for a host. */
 int dsc_topo_host_of(const dscomm_topo_t *topo, int device);
 /* Device of a host by normalized bus id, of a GPU inside a card: the card; -1: none. */
 int dsc_topo_find_bus(const dscomm_topo_t *topo, int host, const char *bus);
+/* The device itself, or of a card the GPU in it that comes first, if there is one. */
+int dsc_topo_gpu_at(const dscomm_topo_t *topo, int device);
+bool dsc_topo_holds_gpu(const dscomm_topo_t *topo, int device);
 /* NUMA node of a host by number, made if it is new. */
 dscomm_status_t dsc_topo_numa(dscomm_topo_t *topo, int host, int number, int *device_out);
+/* Order of the device among those of its kind. */
+int dsc_topo_ordinal(const dscomm_topo_t *topo, int device);
 /* "00000000:C5:00.0" to "0000:c5:00.0"; false: not a bus id, bus_out holds its beginning. */
 bool dsc_topo_bus_normalize(const char *text, char bus_out[DSCOMM_TOPO_BUS_BYTES]);
 bool dsc_topo_bus_is_virtual(const char *bus); /* domain that no hardware has: an invented id */
@@ -99,8 +116,10 @@ void dsc_topo_rate_declare(dscomm_rate_t *rate, uint64_t bps);          /* 0: be
 void dsc_topo_port_declare(dscomm_topo_t *topo, int nic, int64_t mbit); /* below 1: unknown */
 bool dsc_topo_nic_is_virtual(const char *name);
 
-/* ---- topo_finish.c ---- */
+/* ---- topo_fabric.c topo_finish.c ---- */
 
+/* Ends that were added become links, once. */
+dscomm_status_t dsc_topo_join_fabric(dscomm_topo_t *topo);
 dscomm_status_t dsc_topo_finish(dscomm_topo_t *topo);
 
 /* ---- topo_path.c ---- */
@@ -139,7 +158,5 @@ const char *dsc_topo_link_name(dscomm_link_kind_t kind);
 /* "31.5 GB/s", "unknown", "0.98 GB/s (implausible)". Returns buf. */
 #define DSC_TOPO_RATE_BYTES 96
 const char *dsc_topo_rate_text(const dscomm_rate_t *rate, char buf[DSC_TOPO_RATE_BYTES]);
-/* Order of the device among those of its kind. */
-int dsc_topo_ordinal(const dscomm_topo_t *topo, int device);
 
 #endif

@@ -98,7 +98,7 @@ static void classify(struct dsc_topo_device *dev, int n_inside)
 {
     if (n_inside > 0 || dev->pci_class >> 16 == 0x06) {
         dev->pub.kind = DSCOMM_DEVICE_PCI;
-    } else if (dev->pci_class >> 16 == 0x03 || dev->pci_class >> 16 == 0x12) {
+    } else if (dsc_topo_class_is_gpu(dev->pci_class)) {
         dev->pub.kind = DSCOMM_DEVICE_GPU;
         dev->pub.flags |= DSCOMM_DEVICE_BY_CLASS;
     } else if (dev->pci_class >> 16 == 0x02) {

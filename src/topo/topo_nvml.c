@@ -74,7 +74,7 @@ static dscomm_status_t read_links(dscomm_topo_t *topo, const struct nvml *nvml,
         }
         if (nvml->link_remote_type != NULL && nvml->link_remote_type(handle, i, &type) == NVML_OK &&
             type == REMOTE_SWITCH) {
-            end.target_class = 0x068000;
+            end.target_class = DSC_TOPO_CLASS_SWITCH;
             if (end.target[0] == '\0') /* a fabric manager keeps the switches to itself */
                 dsc_topo_copy(end.target, sizeof(end.target), "fffffff:ff:ff.0", 15);
         }

@@ -1,137 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What nvidia-smi prints: the matrix of `topo -m`, that of `topo -p2p`, and the links of `nvlink
- * -s` and `nvlink -R`. Texts reach us through terminals and issue trackers: tabs may have become
- * blanks and the first header cell may be gone. The matrix says how many NVLinks a pair has, not
- * which GPUs these are, so their rate needs the model from elsewhere.
+ * The matrices of `nvidia-smi topo -m` and `topo -p2p`. The first says how many NVLinks a pair of
+ * GPUs has, not which GPUs these are, so their rate needs the model from elsewhere.
  */
-#include "topo/topo_internal.h"
+#include "topo/topo_smi.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum {
-    COLUMNS_MAX = 128,
-    CELL_BYTES = 64,
-    LINE_BYTES = 8192,
-    NVLINKS_MAX = 18, /* of a GPU that is in such a matrix, behind switches or not */
-};
-
-/* ---- lines and cells ---- */
-
-/* The next line without its end; false: there is none. Longer ones than a buffer are cut. */
-static bool next_line(const char **text, char line[LINE_BYTES])
-{
-    size_t len;
-
-    if (**text == '\0')
-        return false;
-    len = strcspn(*text, "\n");
-    memcpy(line, *text, dsc_min_size(len, LINE_BYTES - 1));
-    line[dsc_min_size(len, LINE_BYTES - 1)] = '\0';
-    line[strcspn(line, "\r")] = '\0';
-    *text += len + ((*text)[len] == '\n');
-    return true;
-}
-
-static void copy_trimmed(char cell[CELL_BYTES], const char *text, size_t n)
-{
-    while (n > 0 && isspace((unsigned char)text[0])) {
-        text++;
-        n--;
-    }
-    while (n > 0 && isspace((unsigned char)text[n - 1]))
-        n--;
-    dsc_topo_copy(cell, CELL_BYTES, text, n);
-}
-
-struct cells {
-    char text[COLUMNS_MAX][CELL_BYTES];
-    size_t start[COLUMNS_MAX];
-    int n;
-};
-
-static void add_cell(struct cells *cells, const char *text, size_t n, size_t start)
-{
-    if (cells->n == COLUMNS_MAX)
-        return;
-    copy_trimmed(cells->text[cells->n], text, n);
-    cells->start[cells->n++] = start;
-}
-
-static void split_tabs(const char *line, struct cells *cells)
-{
-    cells->n = 0;
-    for (const char *at = line;;) {
-        const size_t len = strcspn(at, "\t");
-
-        add_cell(cells, at, len, 0);
-        if (at[len] == '\0')
-            return;
-        at += len + 1;
-    }
-}
-
-/* Cells of a header whose tabs have become blanks: at least two between them. */
-static void split_blanks(const char *line, struct cells *cells)
-{
-    cells->n = 0;
-    add_cell(cells, "", 0, 0);
-    for (const char *at = line + strspn(line, " "); *at != '\0'; at += strspn(at, " ")) {
-        const char *const end = strstr(at, "  ");
-        const size_t len = end != NULL ? (size_t)(end - at) : strlen(at);
-
-        add_cell(cells, at, len, (size_t)(at - line));
-        at += len;
-    }
-}
-
-/*
- * Cells of a row under such a header: the first n_names and the row's own name by the columns where
- * the header's cells begin, which they do not outgrow. What follows may: it counts only when it has
- * as many words as the header has names for them.
- */
-static void split_columns(const char *line, const struct cells *header, int n_names,
-                          struct cells *cells)
-{
-    const size_t len = strlen(line);
-    const int n_rest = header->n - n_names - 1;
-    int n_words = 0;
-
-    cells->n = 0;
-    for (int i = 0; i <= n_names; i++) {
-        const size_t from = dsc_min_size(header->start[i], len);
-        const size_t to = i + 1 < header->n ? dsc_min_size(header->start[i + 1], len) : len;
-
-        add_cell(cells, line + from, to - from, from);
-    }
-    if (n_rest == 0)
-        return;
-    for (size_t at = dsc_min_size(header->start[n_names + 1], len); at < len;) {
-        at += strspn(line + at, " ");
-
-        const size_t word = strcspn(line + at, " ");
-
-        n_words += word > 0;
-        if (word > 0)
-            add_cell(cells, line + at, word, at);
-        at += word;
-    }
-    if (n_words != n_rest)
-        cells->n = n_names + 1;
-}
-
-/* ---- the matrix ---- */
 
 struct matrix {
     dscomm_topo_t *topo;
     const struct dsc_topo_source *src;
-    struct cells header; /* cell 0 stands above the rows' names */
+    struct dsc_smi_cells header; /* cell 0 stands above the rows' names */
     bool has_tabs;
-    int n_names;             /* columns that are devices: 1 to n_names */
-    int device[COLUMNS_MAX]; /* of a column */
-    int n_rows, n_kinds;     /* n_kinds: cells that say how a pair is joined */
+    int n_names;                     /* columns that are devices: 1 to n_names */
+    int device[DSC_SMI_COLUMNS_MAX]; /* of a column */
+    int n_rows, n_kinds;             /* n_kinds: cells that say how a pair is joined */
 };
 
 static bool is_gpu_name(const char *name)
@@ -147,18 +31,18 @@ static bool is_device_name(const char *name)
 
 static void read_header(struct matrix *matrix, const char *line)
 {
-    struct cells *const header = &matrix->header;
+    struct dsc_smi_cells *const header = &matrix->header;
 
     matrix->has_tabs = strchr(line, '\t') != NULL;
     if (!matrix->has_tabs) {
-        split_blanks(line, header);
+        dsc_smi_split_blanks(line, header);
     } else if (strncmp(line, "GPU", 3) == 0) { /* the tab in front was trimmed away */
-        char whole[LINE_BYTES + 1];
+        char whole[DSC_SMI_LINE_BYTES + 1];
 
         (void)snprintf(whole, sizeof(whole), "\t%s", line);
-        split_tabs(whole, header);
+        dsc_smi_split_tabs(whole, header);
     } else {
-        split_tabs(line, header);
+        dsc_smi_split_tabs(line, header);
     }
     while (matrix->n_names + 1 < header->n && is_device_name(header->text[matrix->n_names + 1]))
         matrix->n_names++;
@@ -168,7 +52,7 @@ static void read_header(struct matrix *matrix, const char *line)
 static int find_listed(const dscomm_topo_t *topo, const char *name)
 {
     const int found = dscomm_topo_find(topo, name);
-    char lower[CELL_BYTES];
+    char lower[DSC_SMI_CELL_BYTES];
 
     if (found >= 0)
         return found;
@@ -276,7 +160,8 @@ static dscomm_status_t take_cell(struct matrix *matrix, int row, int column, con
 }
 
 /* Behind the devices' columns: CPUs, then the NUMA node, which may be empty or a range. */
-static dscomm_status_t take_affinity(struct matrix *matrix, int row, const struct cells *cells)
+static dscomm_status_t take_affinity(struct matrix *matrix, int row,
+                                     const struct dsc_smi_cells *cells)
 {
     int column = 0, numa;
     int64_t number;
@@ -299,13 +184,13 @@ static dscomm_status_t take_affinity(struct matrix *matrix, int row, const struc
 
 static dscomm_status_t take_row(struct matrix *matrix, const char *line)
 {
-    struct cells cells;
+    struct dsc_smi_cells cells;
     int row;
 
     if (matrix->has_tabs)
-        split_tabs(line, &cells);
+        dsc_smi_split_tabs(line, &cells);
     else
-        split_columns(line, &matrix->header, matrix->n_names, &cells);
+        dsc_smi_split_columns(line, &matrix->header, matrix->n_names, &cells);
     row = row_of(matrix, cells.text[0]);
     if (row == 0)
         return DSCOMM_OK; /* the legend */
@@ -321,10 +206,10 @@ static dscomm_status_t take_row(struct matrix *matrix, const char *line)
 /* "  NIC0: mlx5_0" of the legend names a column. */
 static void take_legend(struct matrix *matrix, const char *line)
 {
-    char text[CELL_BYTES];
+    char text[DSC_SMI_CELL_BYTES];
     char *colon;
 
-    copy_trimmed(text, line, strlen(line));
+    dsc_smi_copy_trimmed(text, line, strlen(line));
     colon = strchr(text, ':');
     if (colon == NULL || strncmp(text, "NIC", 3) != 0)
         return;
@@ -359,15 +244,15 @@ static void count_fabric(struct matrix *matrix)
             sum += link->count;
             most = link->count > most ? link->count : most;
         }
-        topo->devices[i].pub.fabric_links = sum <= NVLINKS_MAX ? sum : most;
+        topo->devices[i].pub.fabric_links = sum <= DSC_SMI_NVLINKS_MAX ? sum : most;
     }
 }
 
 static dscomm_status_t read_rows(struct matrix *matrix, const char *text)
 {
-    char line[LINE_BYTES];
+    char line[DSC_SMI_LINE_BYTES];
 
-    while (next_line(&text, line)) {
+    while (dsc_smi_next_line(&text, line)) {
         DSC_TRY(take_row(matrix, line));
         take_legend(matrix, line);
     }
@@ -382,7 +267,7 @@ dscomm_status_t dsc_topo_read_matrix(dscomm_topo_t *topo, const struct dsc_topo_
     struct matrix *const matrix = dsc_calloc(DSC_MEM_TOPO, 1, sizeof(*matrix));
     const bool is_new = topo->n_devices == 0;
     const char *text = src->text;
-    char line[LINE_BYTES];
+    char line[DSC_SMI_LINE_BYTES];
     dscomm_status_t st;
     int host = -1;
 
@@ -392,7 +277,7 @@ dscomm_status_t dsc_topo_read_matrix(dscomm_topo_t *topo, const struct dsc_topo_
     matrix->src = src;
     do {
         line[0] = '\0';
-    } while (next_line(&text, line) && line[strspn(line, " \t")] == '\0');
+    } while (dsc_smi_next_line(&text, line) && line[strspn(line, " \t")] == '\0');
     read_header(matrix, line);
     if (is_new)
         DSC_TRY_GOTO(out, dsc_topo_device_add(topo, DSCOMM_DEVICE_HOST, -1, &host));
@@ -405,103 +290,4 @@ dscomm_status_t dsc_topo_read_matrix(dscomm_topo_t *topo, const struct dsc_topo_
 out:
     dsc_free(matrix);
     return st;
-}
-
-/* ---- nvlink -s and nvlink -R ---- */
-
-struct listing {
-    dscomm_topo_t *topo;
-    const struct dsc_topo_source *src;
-    int gpu; /* of the lines that follow; -1: none yet */
-    bool is_new;
-};
-
-static dscomm_status_t take_gpu(struct listing *listing, const char *line)
-{
-    dscomm_topo_t *const topo = listing->topo;
-    const char *const colon = strchr(line, ':');
-    char name[32];
-
-    (void)snprintf(name, sizeof(name), "gpu%lu", strtoul(line + 4, NULL, 10) % 100000);
-    listing->gpu = dscomm_topo_find(topo, name);
-    if (listing->gpu < 0 && !listing->is_new)
-        return dsc_fail(DSCOMM_ERR_CORRUPT, "%s: %s is not in the topology", listing->src->name,
-                        name);
-    if (listing->gpu < 0) {
-        DSC_TRY(dsc_topo_device_add(topo, DSCOMM_DEVICE_GPU, 0, &listing->gpu));
-        if (colon != NULL)
-            dsc_topo_copy(topo->devices[listing->gpu].pub.name, DSCOMM_TOPO_NAME_BYTES,
-                          colon + 1 + strspn(colon + 1, " "), strcspn(colon + 1, "(\r\n") - 1);
-    }
-    topo->devices[listing->gpu].pub.fabric_links = 0;
-    return DSCOMM_OK;
-}
-
-/* "Link 3: 25 GB/s", "Link 3: Remote Device 00000000:C5:00.0: Link 46", "Link 3: <inactive>". */
-static dscomm_status_t take_link(struct listing *listing, const char *value)
-{
-    static const char remote[] = "Remote Device ";
-    struct dsc_topo_end end = { .gpu = listing->gpu, .kind = DSCOMM_LINK_NVLINK, .count = 1 };
-    struct dsc_topo_device *const dev = &listing->topo->devices[listing->gpu];
-    char bus[32];
-
-    if (strncmp(value, remote, sizeof(remote) - 1) == 0) {
-        const char *const port = strstr(value, ": Link ");
-
-        value += sizeof(remote) - 1;
-        dsc_topo_copy(bus, sizeof(bus), value, strcspn(value, " "));
-        if (port != NULL && strtoul(port + 7, NULL, 10) >= NVLINKS_MAX)
-            end.target_class = 0x068000;
-        if (bus[0] != '\0' && bus[strlen(bus) - 1] == ':')
-            bus[strlen(bus) - 1] = '\0';
-        if (!dsc_topo_bus_normalize(bus, end.target))
-            return dsc_fail(DSCOMM_ERR_CORRUPT, "%s: remote device \"%s\", expected a bus id",
-                            listing->src->name, bus);
-        return dsc_topo_end_add(listing->topo, &end);
-    }
-
-    const double gbps = strtod(value, NULL);
-
-    if (!(gbps > 0) || gbps > 1e6)
-        return DSCOMM_OK; /* inactive */
-    dev->pub.fabric_links++;
-    dev->fabric_link_bps = dsc_topo_nvlink_payload(gbps);
-    if (dev->fabric_link_bps == 0)
-        dsc_topo_note(listing->topo, "nvlink rate",
-                      "links of %g GB/s: payload of such links is not known", gbps);
-    return DSCOMM_OK;
-}
-
-/* A port number that no GPU has shows that its device is a switch, also for the other ports. */
-static void spread_classes(dscomm_topo_t *topo)
-{
-    for (size_t i = 0; i < topo->n_ends; i++)
-        for (size_t k = 0; k < topo->n_ends && topo->ends[i].target_class != 0; k++)
-            if (strcmp(topo->ends[k].target, topo->ends[i].target) == 0)
-                topo->ends[k].target_class = topo->ends[i].target_class;
-}
-
-dscomm_status_t dsc_topo_read_nvlinks(dscomm_topo_t *topo, const struct dsc_topo_source *src)
-{
-    struct listing listing = { topo, src, -1, topo->n_devices == 0 };
-    const char *text = src->text;
-    char line[LINE_BYTES];
-    int host;
-
-    if (listing.is_new)
-        DSC_TRY(dsc_topo_device_add(topo, DSCOMM_DEVICE_HOST, -1, &host));
-    while (next_line(&text, line)) {
-        const char *const at = line + strspn(line, " \t");
-        const char *const colon = strchr(at, ':');
-
-        if (strncmp(at, "GPU ", 4) == 0 && isdigit((unsigned char)at[4]))
-            DSC_TRY(take_gpu(&listing, at));
-        else if (strncmp(at, "Link ", 5) == 0 && colon != NULL && listing.gpu >= 0)
-            DSC_TRY(take_link(&listing, colon + 1 + strspn(colon + 1, " ")));
-        else if (at[0] != '\0')
-            return dsc_fail(DSCOMM_ERR_CORRUPT, "%s: \"%.40s\", expected \"GPU N:\" or \"Link N:\"",
-                            src->name, at);
-    }
-    spread_classes(topo);
-    return DSCOMM_OK;
 }
