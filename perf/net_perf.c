@@ -9,7 +9,8 @@
  *                                        FILE.0 and FILE.1 carry the handles
  *
  * KIND is zeros, random, or FILE[:ll]: the contents of a file over and over, with :ll as the data
- * of NCCL's protocol LL. Prints one JSON object per process.
+ * of NCCL's protocol LL. Prints one JSON object per process: cpu_s is its CPU time, waited_s how
+ * much of that went into calls while nothing came or went: NCCL's progress thread polls, too.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -32,6 +32,11 @@
 #define IN_FLIGHT_MAX 32
 #define CONNECT_S 20.0
 #define BATCH 64 /* messages between looks at the clock */
+/*
+ * A round of calls that costs less CPU time and finishes no message has moved no bytes to speak of:
+ * moving one packet of 64 KiB costs more.
+ */
+#define IDLE_ROUND_S 4e-6
 
 static struct {
     const char *plugin, *data, *meet, *role;
@@ -76,21 +81,22 @@ static void ok(nccl_result_t result, const char *what)
         die("%s: result %d", what, result);
 }
 
-static double now_s(void)
+static double clock_s(clockid_t clock)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double now_s(void)
+{
+    return clock_s(CLOCK_MONOTONIC);
 }
 
 static double cpu_s(void)
 {
-    struct rusage u;
-
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+    return clock_s(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 /* ---- how the processes meet: files that appear whole ---- */
@@ -248,7 +254,22 @@ static void fill_data(uint8_t *data, size_t bytes)
 struct stream {
     void *requests[IN_FLIGHT_MAX];
     uint64_t begun, done, bytes;
+    double round_s;  /* CPU time when the present round of calls began */
+    double waited_s; /* in rounds that moved nothing */
 };
+
+/* The end of a round, and the beginning of the next. */
+static void end_round(struct stream *s, bool moved)
+{
+    double end;
+
+    if (!moved)
+        sched_yield(); /* as NCCL's progress thread does */
+    end = clock_s(CLOCK_THREAD_CPUTIME_ID);
+    if (!moved && s->round_s != 0 && end - s->round_s < IDLE_ROUND_S)
+        s->waited_s += end - s->round_s;
+    s->round_s = end;
+}
 
 /* True: the oldest message is done. */
 static bool finish_oldest(struct stream *s, int *bytes)
@@ -280,8 +301,7 @@ static void send_stream(void *comm, uint8_t *data, void *mr, struct stream *s)
         }
         over = over || (s->begun % BATCH == 0 || opt.bytes >= 65536 ? now_s() > end : false);
         moved = finish_oldest(s, &bytes) || moved;
-        if (!moved)
-            sched_yield(); /* as NCCL's progress thread does */
+        end_round(s, moved);
     }
 }
 
@@ -308,8 +328,7 @@ static double receive_stream(void *comm, uint8_t *data, void *mr, struct stream 
             if (bytes == 0)
                 return now_s() - start;
         }
-        if (!moved)
-            sched_yield();
+        end_round(s, moved);
     }
 }
 
@@ -333,9 +352,10 @@ static void measure_throughput(int self, const struct link *link)
         send_stream(comm, data, mr, &s);
     else
         seconds = receive_stream(comm, data, mr, &s);
-    printf("{\"role\": \"%s\", \"bytes\": %llu, \"seconds\": %.6f, \"cpu_s\": %.6f}\n",
+    printf("{\"role\": \"%s\", \"bytes\": %llu, \"seconds\": %.6f, \"cpu_s\": %.6f, "
+           "\"waited_s\": %.6f}\n",
            self == 0 ? "send" : "receive", (unsigned long long)s.bytes, seconds,
-           cpu_s() - cpu - prepared);
+           cpu_s() - cpu - prepared, s.waited_s);
     ok(net->dereg_mr(comm, mr), "dereg_mr");
     free(data);
 }
