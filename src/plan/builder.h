@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to src/plan: how the algorithms hand operations to plan.c. An algorithm adds operations
- * and, after each, its receives, sends and dependencies. Messages carry a key that both ends
- * compute alike; per connection they are numbered in the order of their keys.
+ * Private to src/plan: how the algorithms hand operations over. An algorithm adds operations and,
+ * after each, its receives, sends and dependencies. Messages carry a key that both ends compute
+ * alike; per connection they are numbered in the order of their keys.
  */
 #ifndef DSC_PLAN_BUILDER_H
 #define DSC_PLAN_BUILDER_H
@@ -13,7 +13,7 @@
 #define DSC_STAGE_LAG 2
 
 struct dsc_draft_msg {
-    struct dsc_plan_msg msg; /* conn holds the peer's rank until plan.c numbers connections */
+    struct dsc_plan_msg msg; /* conn holds the peer's rank until assemble.c numbers connections */
     uint64_t key;
 };
 
@@ -53,6 +53,17 @@ void dsc_builder_dep(struct dsc_builder *b, uint32_t id);
 
 /* Room for `more` elements behind `used`; *array may be NULL at first. False: out of memory. */
 bool dsc_grow(void **array, size_t used, size_t more, size_t elem_bytes);
+
+void dsc_builder_fini(struct dsc_builder *b);
+
+/* Orders what was drafted and makes the plan's arrays of it. False: out of memory. */
+bool dsc_builder_assemble(struct dsc_builder *b);
+
+/* What ranks must agree on, as "key=value key=value"; comm/mismatch.c compares two of them. Makes
+ * room for the other text too. False: out of memory. */
+bool dsc_plan_describe(struct dscomm_plan *plan, const struct dsc_plan_params *params);
+/* The line for people, of a plan that is complete. */
+void dsc_plan_write_explain(struct dscomm_plan *plan, const struct dsc_plan_params *params);
 
 /* The algorithms. */
 dscomm_status_t dsc_build_two_shot(struct dsc_builder *b);

@@ -14,6 +14,7 @@
  * Stages on the wire: 1 from the origin, 2 forwarded, 0 a word to the root.
  */
 #include "plan/builder.h"
+#include "plan/pieces.h"
 
 struct direct {
     struct dsc_builder *b;

@@ -11,6 +11,7 @@
  * done and the message was passed on.
  */
 #include "plan/builder.h"
+#include "plan/pieces.h"
 
 #define RING_CHUNKS 4u
 

@@ -6,6 +6,7 @@
  * refinement again among the owners.
  */
 #include "plan/builder.h"
+#include "plan/pieces.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,15 +33,6 @@ size_t dsc_cut(size_t start, size_t end, int m, int k)
     const size_t blocks = (size_t)k * whole + (size_t)k * rest / (size_t)m;
 
     return dsc_min_size(end, start + blocks * DSC_PIECE_ALIGN);
-}
-
-int dsc_log2_up(int n)
-{
-    int e = 0;
-
-    while (e < 31 && (1u << e) < (unsigned)n)
-        e++;
-    return e;
 }
 
 /* ---- joining nodes ---- */
@@ -260,62 +252,6 @@ static bool join_tier(const struct dsc_plan_params *params, struct dsc_tree *tre
     return true;
 }
 
-/* A rank's groups in two tiers, to be sorted by the lower one. */
-struct groups_of_rank {
-    int lower, upper, rank;
-};
-
-static int compare_groups(const void *a, const void *b)
-{
-    const struct groups_of_rank *x = a, *y = b;
-
-    if (x->lower != y->lower)
-        return x->lower < y->lower ? -1 : 1;
-    return x->rank - y->rank;
-}
-
-/* Who is joined in tier t - 1 must be in tier t. */
-static dscomm_status_t check_nesting(const struct dsc_plan_params *params, int t,
-                                     struct groups_of_rank *pairs)
-{
-    const int n = params->n_ranks;
-
-    for (int r = 0; r < n; r++)
-        pairs[r] = (struct groups_of_rank){ params->groups[(t - 1) * n + r],
-                                            params->groups[t * n + r], r };
-    qsort(pairs, (size_t)n, sizeof(*pairs), compare_groups);
-    for (int i = 1; i < n; i++)
-        if (pairs[i].lower == pairs[i - 1].lower && pairs[i].upper != pairs[i - 1].upper)
-            return dsc_fail(DSCOMM_ERR_INVALID,
-                            "ranks %d and %d share a group of tier %d but not of tier %d",
-                            pairs[i - 1].rank, pairs[i].rank, t - 1, t);
-    return DSCOMM_OK;
-}
-
-static dscomm_status_t check_groups(const struct dsc_plan_params *params)
-{
-    const int n = params->n_ranks;
-    struct groups_of_rank *pairs;
-    dscomm_status_t st = DSCOMM_OK;
-
-    if (params->groups == NULL)
-        return params->n_tiers == 1
-                   ? DSCOMM_OK
-                   : dsc_fail(DSCOMM_ERR_INVALID, "%d tiers without groups", params->n_tiers);
-    pairs = dsc_calloc(DSC_MEM_PLAN, (size_t)n, sizeof(*pairs));
-    if (pairs == NULL)
-        return dsc_fail(DSCOMM_ERR_NO_MEMORY, "plan of %d ranks", n);
-    for (int t = 1; st >= 0 && t < params->n_tiers; t++)
-        st = check_nesting(params, t, pairs);
-    dsc_free(pairs);
-    DSC_TRY(st);
-    for (int r = 1; r < n; r++)
-        if (params->groups[(params->n_tiers - 1) * n + r] !=
-            params->groups[(params->n_tiers - 1) * n])
-            return dsc_fail(DSCOMM_ERR_INVALID, "the last tier must have one group");
-    return DSCOMM_OK;
-}
-
 static bool take_finals(struct dsc_tree *tree, const struct node *root)
 {
     tree->finals = dsc_calloc(DSC_MEM_PLAN, (size_t)root->n_pieces + 1, sizeof(*tree->finals));
@@ -352,7 +288,7 @@ static bool build_groups(const struct dsc_plan_params *params, struct dsc_tree *
 dscomm_status_t dsc_tree_build(const struct dsc_plan_params *params, struct dsc_tree *tree_out)
 {
     memset(tree_out, 0, sizeof(*tree_out));
-    DSC_TRY(check_groups(params));
+    DSC_TRY(dsc_tree_check(params));
     if (params->collective == DSC_ALLREDUCE ? build_groups(params, tree_out)
                                             : build_shares(params, tree_out))
         return DSCOMM_OK;

@@ -5,13 +5,16 @@
  * message to some peers. Executors only walk the array. Everything here is a pure function of plan
  * parameters that are equal on all ranks, so all ranks build matching plans without talking.
  *
- *   pieces.c    who owns which span at which tier (the tree of groups), or one share per rank
- *   two_shot.c  reduce-scatter up the tiers, one final encode, the same bytes forwarded down; or
- *               one of these halves
- *   one_shot.c  every rank's codes to every rank; Bruck's pattern above 8 ranks
- *   direct.c    broadcast and all-to-all
- *   choice.c    what a caller may choose about a plan, by name
- *   plan.c      message order, window staging, descriptor, explain
+ *   collective_traits.c      what the collectives are, what their vectors hold
+ *   choice.c                 what a caller may choose about a plan, by name
+ *   pieces.c tier_groups.c   who owns which span at which tier (the tree of groups), or one share
+ *                            per rank
+ *   two_shot.c               reduce-scatter up the tiers, one final encode, the same bytes forwarded
+ *   two_shot_walk.c          down; or one of these halves
+ *   one_shot.c               every rank's codes to every rank; Bruck's pattern above 8 ranks
+ *   direct.c                 broadcast and all-to-all
+ *   builder.c assemble.c     operations as an algorithm adds them; message order, window staging
+ *   plan.c plan_text.c       all of it together; descriptor and explain
  */
 #ifndef DSC_PLAN_H
 #define DSC_PLAN_H
@@ -88,37 +91,7 @@ struct dsc_plan_params {
     const struct dsc_codec *codecs[DSC_MAX_TIERS]; /* per tier, as the caller named them */
 };
 
-/* ---- pieces.c: the tree ---- */
-
-/* A span with its owner at one tier: the members send their sums of it to the owner. */
-struct dsc_stage {
-    size_t start, end;
-    int owner;
-    int tier;         /* 0: fastest; selects the codec */
-    int level;        /* 2*tier + 1, or 2*tier for the rows of a virtual tier */
-    int join;         /* stages with the same number cut the vector among the same ranks */
-    int n_members;    /* 1: nothing is sent */
-    int first_member; /* in members, ascending global rank */
-};
-
-struct dsc_member {
-    int rank;
-    int weight; /* ranks summed in what it sends */
-    int below;  /* stage that made its partial sum, -1: its own input */
-};
-
-struct dsc_tree {
-    struct dsc_stage *stages; /* in dependency order */
-    int n_stages;
-    struct dsc_member *members;
-    int n_members;
-    int n_joins;
-    int *finals; /* stages whose spans, ascending, cover the vector: their owners encode the sum */
-    int n_finals;
-};
-
-dscomm_status_t dsc_tree_build(const struct dsc_plan_params *params, struct dsc_tree *tree_out);
-void dsc_tree_fini(struct dsc_tree *tree);
+/* ---- collective_traits.c ---- */
 
 /* Elements of the caller's vectors. A share is `count` as callers give it. */
 size_t dsc_plan_share(const struct dsc_plan_params *params);
@@ -131,13 +104,10 @@ size_t dsc_plan_recv_elems(const struct dsc_plan_params *params);
 size_t dsc_plan_send_base(const struct dsc_plan_params *params);
 size_t dsc_plan_recv_base(const struct dsc_plan_params *params);
 
-/* Part k of m of [start, end): from dsc_cut(.., k) to dsc_cut(.., k + 1). */
-size_t dsc_cut(size_t start, size_t end, int m, int k);
+/* ---- the plan ---- */
 
 /* ceil(log2(n)), 0 for n <= 1: the exponent E of fp16 messages. */
 int dsc_log2_up(int n);
-
-/* ---- the plan ---- */
 
 enum dsc_op_kind {
     DSC_OP_RESULT,  /* sum to the output, unencoded; send marks of what is not finite */

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "support/internal_begin.h"
+#include "plan/pieces.h"
 #include "plan/plan.h"
 #include "support/internal_end.h"
 
