@@ -3,7 +3,7 @@
  * A profile: rates in a file, with the fingerprint of the machine and settings that they were
  * measured with. One that does not fit is not used. The file is JSON; docs/tuner.md has its fields.
  *
- *   fingerprint.c    what a measurement depends on, as texts
+ *   fingerprint.c    what a measurement depends on, as texts    fingerprint_host.c   here
  *   profile_json.c   file text to profile and back       profile.c   files: where, load, save
  */
 #ifndef DSC_PROFILE_H

@@ -4,7 +4,7 @@
  * integers that are equal on all ranks, so that all ranks decide alike without talking.
  *
  *   rates.h rates.c rates_fields.c         what was measured: check, merge, bytes
- *   profile.h profile*.c fingerprint.c     the same in a file, and which machine it is of
+ *   profile.h profile*.c fingerprint*.c    the same in a file, and which machine it is of
  *   machine.h machine.c declared.c         machines to ask about: of a profile or a topology
  *   load.h load.c                          what a plan asks of links and CPUs
  *   cost.h cost.c                          how long that takes
