@@ -18,7 +18,7 @@
 const struct nccl_net_v12 *net;
 
 static char warning[512] = "none";
-static int infos;
+static int infos, warnings;
 
 void check_failed(const char *file, int line, const char *cond, const char *fmt, ...)
 {
@@ -53,6 +53,7 @@ static void logger(int level, unsigned long subsystems, const char *file, int li
     while (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
         sched_yield();
     if (level == NCCL_LOG_WARN) {
+        warnings++;
         va_start(args, fmt);
         vsnprintf(warning, sizeof(warning), fmt, args);
         va_end(args);
@@ -68,6 +69,11 @@ const char *last_warning(void)
 int n_infos(void)
 {
     return __atomic_load_n(&infos, __ATOMIC_RELAXED);
+}
+
+int n_warnings(void)
+{
+    return warnings;
 }
 
 /* ---- one process ---- */
@@ -294,7 +300,7 @@ bool is_filled(const void *data, size_t bytes, uint64_t seed)
 
 /* ---- two processes ---- */
 
-static void exchange(int socket, void *data, size_t bytes, bool sends)
+void move_bytes(int socket, void *data, size_t bytes, bool sends)
 {
     size_t done = 0;
 
@@ -313,57 +319,66 @@ void tell(struct side *side)
 {
     char c = 1;
 
-    exchange(side->socket, &c, 1, true);
+    move_bytes(side->socket, &c, 1, true);
 }
 
 void await_told(struct side *side)
 {
     char c;
 
-    exchange(side->socket, &c, 1, false);
+    move_bytes(side->socket, &c, 1, false);
 }
 
-static void run_receiver(struct side *side, side_fn *receiver)
+void *side_accept(struct side *side)
 {
     const double end = now_s() + CASE_WAIT_S;
     struct guarded_handle handle;
-    void *listen = NULL;
+    void *listen = NULL, *comm = NULL;
 
-    side->ctx = start_plugin();
     handle_prepare(&handle);
     OK(net->listen(side->ctx, 0, handle.bytes, &listen));
     handle_check(&handle);
-    exchange(side->socket, handle.bytes, sizeof(handle.bytes), true);
-    while (side->comm == NULL) {
-        side->comm = try_accept(listen);
+    move_bytes(side->socket, handle.bytes, sizeof(handle.bytes), true);
+    while (comm == NULL) {
+        comm = try_accept(listen);
         CHECK(now_s() < end, "nobody connected in %d s", CASE_WAIT_S);
     }
     OK(net->close_listen(listen));
-    receiver(side);
-    OK(net->close_recv(side->comm));
-    OK(net->finalize(side->ctx));
+    return comm;
 }
 
-static void run_sender(struct side *side, side_fn *sender)
+void *side_connect(struct side *side)
 {
     const double end = now_s() + CASE_WAIT_S;
     struct guarded_handle handle;
+    void *comm = NULL;
 
-    side->ctx = start_plugin();
     handle_prepare(&handle);
-    exchange(side->socket, handle.bytes, sizeof(handle.bytes), false);
-    while (side->comm == NULL) {
-        side->comm = try_connect(side->ctx, handle.bytes);
+    move_bytes(side->socket, handle.bytes, sizeof(handle.bytes), false);
+    while (comm == NULL) {
+        comm = try_connect(side->ctx, handle.bytes);
         CHECK(now_s() < end, "no connection in %d s", CASE_WAIT_S);
     }
     handle_check(&handle);
-    sender(side);
+    return comm;
+}
+
+static void run_side(struct side *side, bool sends, side_fn *run)
+{
+    side->ctx = start_plugin();
+    side->comm = sends ? side_connect(side) : side_accept(side);
+    run(side);
     if (side->comm != NULL)
-        OK(net->close_send(side->comm));
+        OK((sends ? net->close_send : net->close_recv)(side->comm));
     OK(net->finalize(side->ctx));
 }
 
 void run_sides(side_fn *sender, side_fn *receiver)
+{
+    run_prepared_sides(NULL, sender, receiver);
+}
+
+void run_prepared_sides(void (*prepare)(bool sends), side_fn *sender, side_fn *receiver)
 {
     int sockets[2], status = 0;
     struct side side = { 0 };
@@ -375,12 +390,14 @@ void run_sides(side_fn *sender, side_fn *receiver)
     CHECK(pid >= 0, "fork");
     side.socket = sockets[pid == 0];
     close(sockets[pid != 0]);
+    if (prepare != NULL)
+        prepare(pid != 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        run_receiver(&side, receiver);
+        run_side(&side, false, receiver);
         exit(0); /* so that a sanitizer looks for leaks */
     }
-    run_sender(&side, sender);
+    run_side(&side, true, sender);
     CHECK(waitpid(pid, &status, 0) == pid, "waitpid");
     CHECK(WIFEXITED(status) ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGKILL,
           "the receiver's process ended with status %#x", status);

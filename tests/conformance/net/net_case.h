@@ -35,7 +35,7 @@ struct net_test {
     void (*run)(void);
 };
 extern const struct net_test connect_cases[], data_cases[], end_cases[], lines_cases[],
-    load_cases[], tuner_cases[];
+    load_cases[], tuner_cases[], tuner_text_cases[];
 
 #define CHECK(cond, ...)                                          \
     do {                                                          \
@@ -53,6 +53,7 @@ void check_failed(const char *file, int line, const char *cond, const char *fmt,
 double now_s(void);
 const char *last_warning(void);
 int n_infos(void); /* lines at INFO so far */
+int n_warnings(void);
 
 /* ---- one process ---- */
 
@@ -107,6 +108,12 @@ struct side {
 typedef void side_fn(struct side *side);
 /* Runs both, connected; a NULL receiver or one that exits with 0 passes. */
 void run_sides(side_fn *sender, side_fn *receiver);
+/* prepare: in each process, before the plugin's init(). */
+void run_prepared_sides(void (*prepare)(bool sends), side_fn *sender, side_fn *receiver);
+/* One more connection like the first, at the same time in both. */
+void *side_accept(struct side *side);
+void *side_connect(struct side *side);
+void move_bytes(int socket, void *data, size_t bytes, bool sends);
 void tell(struct side *side); /* the other one may go on */
 void await_told(struct side *side);
 
