@@ -99,11 +99,13 @@ nccl_result_t tcp_fail_socket(struct tcp_comm *comm, ssize_t moved, int error);
 nccl_result_t tcp_send_progress(struct tcp_comm *comm);
 nccl_result_t tcp_recv_progress(struct tcp_comm *comm);
 
-/* ---- net_tcp_connect.c ---- */
+/* ---- net_tcp_comm.c ---- */
 
 /* Takes the sockets over. NULL: no memory. */
 struct tcp_comm *tcp_comm_create(bool sends, const int *fds, int n_socks);
 void tcp_comm_destroy(struct tcp_comm *comm); /* NULL allowed */
+
+/* ---- net_tcp_listen.c, net_tcp_connect.c ---- */
 
 nccl_result_t tcp_listen(void *ctx, int dev, void *handle, void **listen_comm);
 nccl_result_t tcp_connect(void *ctx, int dev, void *handle, void **send_comm,

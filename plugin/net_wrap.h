@@ -101,6 +101,12 @@ static inline uint8_t *wrap_announcement_of(struct wrap_comm *comm, uint64_t seq
 }
 
 const struct nccl_net_v12 *wrap_inner(void);
+
+/* ---- net_wrap_comm.c ---- */
+
+/* Takes the inner connection over; on failure too, it is closed then. */
+nccl_result_t wrap_comm_make(void *inner_comm, bool sends, void **comm_out);
+nccl_result_t wrap_close(void *comm);
 /* A frame with so much room; -1: all are in use, or there is no memory. */
 int wrap_frame_take(struct wrap_comm *comm, size_t room);
 void wrap_frame_give(struct wrap_comm *comm, struct wrap_request *request);
