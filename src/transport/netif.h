@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to src/transport and plugin/. Addresses: which one this rank offers to the others, their
- * text and wire form, and listening sockets. DSCOMM_SOCKET_IFNAME is read by the callers, so tests
- * can pass any.
+ * Private to src/transport and plugin/. Addresses (netif_addr.c), which of them this rank offers to
+ * the others (netif.c, netif_score.c), and sockets (netif_socket.c). DSCOMM_SOCKET_IFNAME is read by
+ * the callers, so tests can pass any.
  */
 #ifndef DSC_NETIF_H
 #define DSC_NETIF_H
@@ -24,6 +24,8 @@ _Static_assert(sizeof(union dsc_addr) == DSC_ADDR_BYTES, "an address fits dsc_pe
 #define DSC_ADDR_TEXT_BYTES 96 /* "[address%interface]:port" and NUL */
 #define DSC_ADDR_WIRE_BYTES 24
 
+/* ---- addresses ---- */
+
 socklen_t dsc_addr_len(const union dsc_addr *addr);
 uint16_t dsc_addr_port(const union dsc_addr *addr);
 void dsc_addr_set_port(union dsc_addr *addr, uint16_t port);
@@ -37,6 +39,8 @@ const char *dsc_addr_of_peer(int fd, char buf[DSC_ADDR_TEXT_BYTES]);
 /* family u8 (4 or 6), 0, port u16, scope u32, address [16]; little endian, address big endian. */
 void dsc_addr_encode(const union dsc_addr *addr, uint8_t wire[DSC_ADDR_WIRE_BYTES]);
 bool dsc_addr_decode(const uint8_t wire[DSC_ADDR_WIRE_BYTES], union dsc_addr *addr_out);
+
+/* ---- interfaces ---- */
 
 /*
  * The address to listen on, port 0, logged at info.
@@ -62,6 +66,8 @@ struct dsc_netif {
  */
 dscomm_status_t dsc_netif_list(const char *spec, struct dsc_netif *netifs, size_t max,
                                size_t *n_out);
+
+/* ---- sockets ---- */
 
 /* Fails for errno after a call that opens a descriptor: their limit is DSCOMM_ERR_LIMIT. */
 dscomm_status_t dsc_fail_open(const char *what);
