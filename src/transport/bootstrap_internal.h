@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private to src/transport. What the rendezvous service (bootstrap_root.c) and a rank that joins
- * (bootstrap.c) share: the unique id's contents and the two messages they exchange.
+ * (bootstrap_meet.c) share: the unique id's contents and the two messages they exchange.
  *
  *   rank   -> service  [length 4] record: [version 4][n_ranks 4][rank 4][timeout_ms 4]
  *                      [settings length 4][settings][peer info 168]

@@ -2,7 +2,7 @@
 /*
  * Moving fixed-size messages between ranks. Layers in this folder:
  *   netif*.c     which address to use            handshake.c  peers prove the key to each other
- *   bootstrap.c  unique id, rendezvous, table    net_*.c      a rank's endpoint
+ *   bootstrap*.c unique id, rendezvous, table    net_*.c      a rank's endpoint
  *   ring.c       slots and doorbells in memory   control.c    errors and ends of a pair
  *   {loopback,shm,tcp,verbs}.c   the ops tables      verbs_*.c   RDMA devices and queue pairs
  *
