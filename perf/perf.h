@@ -8,7 +8,7 @@
  *   perf_data.c     inputs              perf_check.c    what is right
  *   perf_launch.c   processes, threads  perf_measure.c  the loop over codecs, types and sizes
  *   perf_report.c   table, summary      perf_json.c     the same as JSON
- *   perf_vectors.c  what a collective's vectors hold
+ *   perf_getopt.c   the command line    perf_vectors.c  what a collective's vectors hold
  *   perf_host.c     vectors in host memory      perf_cuda.c, perf_no_cuda.c  in a GPU's
  */
 #ifndef PERF_H

@@ -1,30 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options, as nccl-tests names them. One table makes the parser, the help text and the error lines,
- * so a bad value is always answered with the option and what it allows.
+ * Options, as nccl-tests names them. One table makes the parser, the help text and the error lines
+ * (perf_getopt.c), so a bad value is always answered with the option and what it allows.
  */
-#include "perf.h"
+#include "perf_options.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <getopt.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum option_kind { KIND_FLAG, KIND_BYTES, KIND_INT, KIND_SIZE, KIND_BOOL, KIND_TEXT, KIND_OTHER };
-
-struct option_row {
-    int letter; /* above 255: long form only */
-    const char *name;
-    const char *value; /* placeholder; NULL: takes none */
-    enum option_kind kind;
-    size_t offset;       /* of the member, but for KIND_OTHER */
-    uint64_t min, max;   /* of a number */
-    const char *allowed; /* for the error line; NULL: min and max say it */
-    const char *help;
-    bool (*parse)(struct perf_args *args, const char *text); /* KIND_OTHER */
-};
 
 struct name_row {
     const char *name;
@@ -202,7 +186,7 @@ enum { OPT_ALGORITHM = 256, OPT_CODEC, OPT_DEVICE, OPT_FEEDBACK, OPT_TRANSPORT, 
 #define BYTES_TEXT "bytes, with K, M or G if wanted"
 
 /* clang-format off */
-static const struct option_row options[] = {
+static const struct perf_option options[] = {
     { 'b', "minbytes", "SIZE", KIND_BYTES, MEMBER(min_bytes), 0, MAX_BYTES, BYTES_TEXT,
       "smallest message (32M)", NULL },
     { 'e', "maxbytes", "SIZE", KIND_BYTES, MEMBER(max_bytes), 0, MAX_BYTES, BYTES_TEXT,
@@ -254,8 +238,19 @@ static const struct option_row options[] = {
 };
 /* clang-format on */
 
-/* Stores a value where its row says; false: not allowed. */
-static bool parse_value(const struct option_row *o, struct perf_args *args, const char *text)
+_Static_assert(ARRAY_LEN(options) <= PERF_OPTIONS_MAX, "perf_getopt.c has room for so many");
+
+size_t perf_n_options(void)
+{
+    return ARRAY_LEN(options);
+}
+
+const struct perf_option *perf_option(size_t i)
+{
+    return &options[i];
+}
+
+bool perf_option_parse(const struct perf_option *o, struct perf_args *args, const char *text)
 {
     void *const member = (char *)args + o->offset;
     uint64_t number = 0;
@@ -284,195 +279,6 @@ static bool parse_value(const struct option_row *o, struct perf_args *args, cons
         break;
     }
     return true;
-}
-
-static const char *allowed_text(const struct option_row *o, char *buf, size_t buf_bytes)
-{
-    if (o->allowed != NULL)
-        return o->allowed;
-    (void)snprintf(buf, buf_bytes, "%llu to %llu", (unsigned long long)o->min,
-                   (unsigned long long)o->max);
-    return buf;
-}
-
-static void print_help(const struct perf_args *args)
-{
-    printf("Usage: %s [options]\n\n", args->program);
-    for (size_t i = 0; i < ARRAY_LEN(options); i++) {
-        const struct option_row *const o = &options[i];
-        char left[48];
-
-        if (o->letter < 256)
-            (void)snprintf(left, sizeof(left), "-%c, --%s %s", o->letter, o->name,
-                           o->value != NULL ? o->value : "");
-        else
-            (void)snprintf(left, sizeof(left), "    --%s %s", o->name, o->value);
-        printf("  %-30s %s\n", left, o->help);
-    }
-    printf("\nTimes are of the slowest rank, mean of -n calls. Columns are explained in "
-           "docs/perf.md.\nExit code: 0 all results right, 1 a wrong result or a failed rank, "
-           "2 a bad option.\n");
-}
-
-static void complain_v(const struct perf_args *args, const char *option, const char *value,
-                       const char *fmt, va_list ap)
-{
-    char text[1024];
-
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
-    for (char *c = text; *c != '\0'; c++) {
-        if (*c == '\n')
-            *c = ' ';
-    }
-    if (value != NULL)
-        (void)fprintf(stderr, "%s: %s '%s': %s\n", args->program, option, value, text);
-    else
-        (void)fprintf(stderr, "%s: %s: %s\n", args->program, option, text);
-}
-
-void perf_complain(const struct perf_args *args, const char *option, const char *value,
-                   const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    complain_v(args, option, value, fmt, ap);
-    va_end(ap);
-}
-
-/* The option as the user may have written it: "-b" or "--codec". */
-static const char *shown_name(const struct option_row *o, char *buf, size_t buf_bytes)
-{
-    if (o->letter < 256)
-        (void)snprintf(buf, buf_bytes, "-%c", o->letter);
-    else
-        (void)snprintf(buf, buf_bytes, "--%s", o->name);
-    return buf;
-}
-
-static const struct option_row *find_row(int letter)
-{
-    for (size_t i = 0; i < ARRAY_LEN(options); i++) {
-        if (options[i].letter == letter)
-            return &options[i];
-    }
-    return NULL;
-}
-
-static void make_getopt_tables(char *shorts, struct option *longs)
-{
-    *shorts++ = ':'; /* tells a missing value from an unknown option */
-    for (size_t i = 0; i < ARRAY_LEN(options); i++) {
-        const struct option_row *const o = &options[i];
-
-        longs[i] = (struct option){ .name = o->name,
-                                    .has_arg = o->value != NULL ? required_argument : no_argument,
-                                    .val = o->letter };
-        if (o->letter > 255)
-            continue;
-        *shorts++ = (char)o->letter;
-        if (o->value != NULL)
-            *shorts++ = ':';
-    }
-    *shorts = '\0';
-    longs[ARRAY_LEN(options)] = (struct option){ 0 };
-}
-
-static bool check_sizes(const struct perf_args *args)
-{
-    char value[32];
-
-    if (args->min_bytes <= args->max_bytes)
-        return true;
-    (void)snprintf(value, sizeof(value), "%zu", args->min_bytes);
-    perf_complain(args, "-b", value, "allowed: at most -e, which is %zu", args->max_bytes);
-    return false;
-}
-
-static void set_defaults(struct perf_args *args, int argc, char **argv)
-{
-    const char *const slash = strrchr(argv[0], '/');
-
-    *args = (struct perf_args){
-        .program = slash != NULL ? slash + 1 : argv[0],
-        .argc = argc,
-        .argv = argv,
-        .min_bytes = 32u << 20,
-        .max_bytes = 32u << 20,
-        .step_bytes = 1u << 20,
-        .n_iters = 20,
-        .n_warmup = 1,
-        .check = true,
-        .feedback = true,
-        .ops = { DSCOMM_SUM },
-        .n_ops = 1,
-        .dtypes = { DSCOMM_FLOAT32 },
-        .n_dtypes = 1,
-        .data = "lm",
-    };
-}
-
-/* The main job: how much do a cast and INT8 gain over no codec? */
-static void default_codecs(struct perf_args *args)
-{
-    static const char *const main_job[] = { "none", "bf16", "int8" };
-
-    if (args->n_codecs > 0)
-        return;
-    for (size_t i = 0; i < ARRAY_LEN(main_job); i++)
-        args->codecs[args->n_codecs++] = main_job[i];
-}
-
-/* What getopt_long rejected: a missing value (':') or no such option. */
-static void complain_getopt(const struct perf_args *args, int what)
-{
-    const char *const word = args->argv[optind - 1];
-    char name[8], allowed[48];
-    const struct option_row *const o = what == ':' ? find_row(optopt) : NULL;
-
-    if (o != NULL) {
-        perf_complain(args, word, NULL, "a value is missing, allowed: %s",
-                      allowed_text(o, allowed, sizeof(allowed)));
-        return;
-    }
-    (void)snprintf(name, sizeof(name), "-%c", optopt);
-    perf_complain(args, "option", optopt != 0 && optopt < 256 ? name : word,
-                  "not known, allowed are those of --help");
-}
-
-bool perf_args_parse(struct perf_args *args, int argc, char **argv, int *exit_code_out)
-{
-    char shorts[2 * ARRAY_LEN(options) + 2];
-    struct option longs[ARRAY_LEN(options) + 1];
-    char name[32], allowed[48];
-
-    set_defaults(args, argc, argv);
-    make_getopt_tables(shorts, longs);
-    *exit_code_out = PERF_EXIT_USAGE;
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
-        if (c == ':' || c == '?') {
-            complain_getopt(args, c);
-            return false;
-        }
-        if (c == 'h') {
-            print_help(args);
-            *exit_code_out = PERF_EXIT_OK;
-            return false;
-        }
-        const struct option_row *const o = find_row(c);
-        if (!parse_value(o, args, optarg)) {
-            perf_complain(args, shown_name(o, name, sizeof(name)), optarg, "allowed: %s",
-                          allowed_text(o, allowed, sizeof(allowed)));
-            return false;
-        }
-    }
-    if (optind < argc) {
-        perf_complain(args, "argument", argv[optind], "not known, allowed are options, see --help");
-        return false;
-    }
-    default_codecs(args);
-    return check_sizes(args);
 }
 
 bool perf_next_size(const struct perf_args *args, size_t *bytes)
