@@ -20,9 +20,9 @@ SHARED_SECOND_HEADERS = {
     'kernels/stage.h', 'kernels/two_shot.h'}  # what host code launches
 LIBRARY = ('src/', 'kernels/')  # folders of what is installed; a module is a folder of src/, or kernels/
 PERF_INTERNAL = {  # may look inside the library
-    'codec_error.c', 'codec_perf.c', 'codec_perf_cuda.c', 'dscomm_info.c', 'dscomm_sim.c', 'gpu.h',
-    'gpu_device.c', 'gpu_hashes.c', 'gpu_timings.c', 'info_profile.c', 'link_perf.c', 'rates_table.h',
-    'stage_bench.c', 'virtual_ranks.c'}
+    'codec_error.c', 'codec_perf.c', 'codec_perf_cuda.c', 'codec_perf_host.c', 'dscomm_info.c',
+    'dscomm_sim.c', 'gpu.h', 'gpu_device.c', 'gpu_hashes.c', 'gpu_timings.c', 'info_profile.c',
+    'link_perf.c', 'rates_table.h', 'stage_bench.c', 'virtual_ranks.c'}
 
 PRIVATE_VERSION = 'DSCOMM_PRIVATE'  # of the map: for libdscomm_cuda alone
 CUDA_HEADERS = {'include/dscomm/nccl.h'}  # of libdscomm_cuda, which has a map of its own
