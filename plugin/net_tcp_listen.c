@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listening, and accepting: sockets that come, until all of a connection have proved their key. */
+/*
+ * Listening, and accepting: sockets that come, until all of a connection have proved their key.
+ * Whoever reaches the port can open sockets and say nothing, so there is an end to how many wait
+ * and for how long.
+ */
+#include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,18 +16,29 @@
 #include "net_tcp_meet.h"
 #include "transport/bytes.h"
 
-#define ACCEPTING_MAX 64
-/* A socket that says nothing is a stranger's. */
+#define ACCEPTING_MAX 256
+/* A socket that says nothing is a stranger's, */
 #define STRANGER_MS 30000u
+/* and where others need its place or its descriptor, much sooner. */
+#define GRACE_MS 1000
+#define STRANGER_WARNINGS 8
+
+struct tcp_accepting {
+    struct dsc_handshake *hs; /* NULL: free */
+    uint64_t grace_ns;        /* not driven out before */
+    uint64_t deadline_ns;     /* of the other sockets of its connection */
+    bool proved;
+};
 
 struct tcp_listener {
     int fd;
     int traffic_class;
     uint8_t key[TCP_KEY_BYTES];
     uint64_t deadline_ns; /* of the connection that is waited for; 0: no accept() since the last */
+    int n_strangers;      /* that failed */
+    bool lacked_descriptors;
     char text[DSC_ADDR_TEXT_BYTES];
-    struct dsc_handshake *accepting[ACCEPTING_MAX]; /* NULL: free */
-    bool proved[ACCEPTING_MAX];
+    struct tcp_accepting accepting[ACCEPTING_MAX];
 };
 
 static void put_handle(uint8_t *handle, const union dsc_addr *addr,
@@ -74,106 +91,181 @@ nccl_result_t tcp_close_listen(void *listen_comm)
     if (listener == NULL)
         return NCCL_SUCCESS;
     for (int i = 0; i < ACCEPTING_MAX; i++)
-        dsc_handshake_destroy(listener->accepting[i]);
+        dsc_handshake_destroy(listener->accepting[i].hs);
     close(listener->fd);
     sodium_memzero(listener->key, sizeof(listener->key));
     dsc_free(listener);
     return NCCL_SUCCESS;
 }
 
-/* ---- accepting ---- */
+/* ---- accepting: places ---- */
 
-static int free_place(const struct tcp_listener *listener)
+static void forget(struct tcp_accepting *a)
+{
+    dsc_handshake_destroy(a->hs);
+    *a = (struct tcp_accepting){ 0 };
+}
+
+static struct tcp_accepting *free_place(struct tcp_listener *listener)
 {
     for (int i = 0; i < ACCEPTING_MAX; i++) {
-        if (listener->accepting[i] == NULL)
-            return i;
+        if (listener->accepting[i].hs == NULL)
+            return &listener->accepting[i];
     }
-    return -1;
+    return NULL;
 }
 
-static void forget(struct tcp_listener *listener, int i)
+static bool somebody_waits(const struct tcp_listener *listener)
 {
-    dsc_handshake_destroy(listener->accepting[i]);
-    listener->accepting[i] = NULL;
-    listener->proved[i] = false;
+    struct pollfd fd = { .fd = listener->fd, .events = POLLIN };
+
+    return poll(&fd, 1, 0) == 1;
 }
 
+/* The one that has been silent for longest goes, if others wait and it had its time. */
+static struct tcp_accepting *drive_out(struct tcp_listener *listener)
+{
+    struct tcp_accepting *oldest = NULL;
+
+    for (int i = 0; i < ACCEPTING_MAX; i++) {
+        struct tcp_accepting *const a = &listener->accepting[i];
+
+        if (a->hs != NULL && !a->proved && (oldest == NULL || a->grace_ns < oldest->grace_ns))
+            oldest = a;
+    }
+    if (oldest == NULL || dsc_now_ns() < oldest->grace_ns || !somebody_waits(listener))
+        return NULL;
+    forget(oldest);
+    return oldest;
+}
+
+/* ---- accepting: sockets that come ---- */
+
+/* True: there may be more. */
+static bool accept_failed(struct tcp_listener *listener, int error)
+{
+    if (error == EAGAIN || error == EWOULDBLOCK)
+        return false;
+    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM)
+        return true; /* it was gone again */
+    if (!listener->lacked_descriptors)
+        net_warn("DSComm: at %s: cannot accept: %s; connections wait until descriptors or memory "
+                 "are free (ulimit -n)",
+                 listener->text, strerror(error));
+    listener->lacked_descriptors = true;
+    return drive_out(listener) != NULL;
+}
+
+static void accept_one(struct tcp_listener *listener, struct tcp_accepting *place, int fd,
+                       uint64_t timeout_ms)
+{
+    const int one = 1, stranger_ms = (int)dsc_min_u64(timeout_ms, STRANGER_MS);
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    if (dsc_handshake_create(fd, true, listener->key, NULL, dsc_deadline_ns(stranger_ms),
+                             &place->hs) < 0) {
+        close(fd);
+        return;
+    }
+    place->grace_ns = dsc_deadline_ns(GRACE_MS);
+    place->deadline_ns = dsc_deadline_ns((int)timeout_ms);
+}
+
+/* Not without end: somebody may connect as fast as this accepts. */
 static void accept_new(struct tcp_listener *listener, uint64_t timeout_ms)
 {
-    const int ms = (int)dsc_min_u64(timeout_ms, STRANGER_MS);
+    for (int i = 0; i < ACCEPTING_MAX; i++) {
+        struct tcp_accepting *place = free_place(listener);
+        int fd;
 
-    for (int place = free_place(listener); place >= 0; place = free_place(listener)) {
-        const int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        const int one = 1;
-
-        if (fd < 0)
-            return; /* none, or one that is gone again; a lack of descriptors ends in the deadline
-                     */
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-        if (dsc_handshake_create(fd, true, listener->key, NULL, dsc_deadline_ns(ms),
-                                 &listener->accepting[place]) < 0) {
-            close(fd);
+        if (place == NULL)
+            place = drive_out(listener);
+        if (place == NULL)
             return;
-        }
+        fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0)
+            accept_one(listener, place, fd, timeout_ms);
+        else if (!accept_failed(listener, errno))
+            return;
     }
+}
+
+/* ---- accepting: their proofs ---- */
+
+static void warn_of_stranger(struct tcp_listener *listener, const char *error)
+{
+    if (listener->n_strangers++ < STRANGER_WARNINGS)
+        net_warn("DSComm: at %s: %s%s", listener->text, error,
+                 listener->n_strangers == STRANGER_WARNINGS ? "; more of these are not reported"
+                                                            : "");
 }
 
 /* One socket's handshake. */
-static nccl_result_t accept_step(struct tcp_listener *listener, int i)
+static nccl_result_t accept_step(struct tcp_listener *listener, struct tcp_accepting *a)
 {
-    struct dsc_handshake *const hs = listener->accepting[i];
-    dscomm_status_t st = dsc_handshake_step(hs);
+    dscomm_status_t st = dsc_handshake_step(a->hs);
     nccl_result_t result = NCCL_SUCCESS;
 
-    if (st == DSCOMM_IN_PROGRESS && dsc_handshake_wants_reply(hs)) {
-        const struct dsc_hello *const peer = dsc_handshake_peer(hs);
+    if (st == DSCOMM_IN_PROGRESS && dsc_handshake_wants_reply(a->hs)) {
+        const struct dsc_hello *const peer = dsc_handshake_peer(a->hs);
         const struct dsc_hello mine =
             tcp_own_hello(peer->job, (int)(peer->index & 0xff), (int)(peer->n_socks & 0xff));
+        char text[DSC_ADDR_TEXT_BYTES];
 
-        result = tcp_check_hello(peer, "a peer that connected");
-        dsc_handshake_reply(hs, &mine);
-        st = dsc_handshake_step(hs);
+        result = tcp_check_hello(peer, dsc_addr_of_peer(dsc_handshake_fd(a->hs), text));
+        dsc_handshake_reply(a->hs, &mine);
+        st = dsc_handshake_step(a->hs);
     }
-    if (st < 0) {
-        net_warn("DSComm: at %s: %s", listener->text, dsc_handshake_error(hs));
-        forget(listener, i);
-    }
-    listener->proved[i] = st == DSCOMM_OK;
+    if (st < 0)
+        warn_of_stranger(listener, dsc_handshake_error(a->hs));
+    if (st < 0 || result != NCCL_SUCCESS)
+        forget(a);
+    else
+        a->proved = st == DSCOMM_OK;
     return result;
 }
 
-/* All sockets of the connection that socket i belongs to, if they are there. */
-static bool collect(const struct tcp_listener *listener, int i, int places[TCP_SOCKS_MAX])
+/* A connection that the peer has given up before all of its sockets were here. */
+static bool is_given_up(const struct tcp_accepting *a)
 {
-    const struct dsc_hello *const first = dsc_handshake_peer(listener->accepting[i]);
+    char byte;
+
+    return dsc_now_ns() >= a->deadline_ns ||
+           recv(dsc_handshake_fd(a->hs), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* All sockets of the connection that socket a belongs to, if they are there. */
+static bool collect(struct tcp_listener *listener, const struct tcp_accepting *a,
+                    struct tcp_accepting *places[TCP_SOCKS_MAX])
+{
+    const struct dsc_hello *const first = dsc_handshake_peer(a->hs);
     uint32_t found = 0;
 
     for (int k = 0; k < ACCEPTING_MAX; k++) {
+        struct tcp_accepting *const other = &listener->accepting[k];
         const struct dsc_hello *peer;
 
-        if (!listener->proved[k])
+        if (!other->proved)
             continue;
-        peer = dsc_handshake_peer(listener->accepting[k]);
+        peer = dsc_handshake_peer(other->hs);
         if (peer->job != first->job || peer->n_socks != first->n_socks)
             continue;
-        places[peer->index] = k;
+        places[peer->index] = other;
         found |= 1u << peer->index;
     }
     return found == (1u << first->n_socks) - 1;
 }
 
 static nccl_result_t accept_collected(struct tcp_listener *listener,
-                                      const int places[TCP_SOCKS_MAX], uint64_t timeout_ms,
-                                      void **recv_comm)
+                                      struct tcp_accepting *const places[TCP_SOCKS_MAX],
+                                      uint64_t timeout_ms, void **recv_comm)
 {
-    const int n = (int)dsc_handshake_peer(listener->accepting[places[0]])->n_socks;
+    const int n = (int)dsc_handshake_peer(places[0]->hs)->n_socks;
     struct dsc_handshake *socks[TCP_SOCKS_MAX];
 
     for (int i = 0; i < n; i++) {
-        socks[i] = listener->accepting[places[i]];
-        listener->accepting[places[i]] = NULL;
-        listener->proved[places[i]] = false;
+        socks[i] = places[i]->hs;
+        *places[i] = (struct tcp_accepting){ 0 };
     }
     listener->deadline_ns = 0;
     *recv_comm = tcp_comm_make(false, socks, n, listener->traffic_class, timeout_ms);
@@ -183,7 +275,7 @@ static nccl_result_t accept_collected(struct tcp_listener *listener,
 nccl_result_t tcp_accept(void *listen_comm, void **recv_comm, struct nccl_device_handle **device)
 {
     struct tcp_listener *const listener = listen_comm;
-    int places[TCP_SOCKS_MAX];
+    struct tcp_accepting *places[TCP_SOCKS_MAX];
     const struct dsc_env *env;
 
     (void)device;
@@ -194,18 +286,23 @@ nccl_result_t tcp_accept(void *listen_comm, void **recv_comm, struct nccl_device
         listener->deadline_ns = dsc_deadline_ns((int)env->timeout_ms);
     accept_new(listener, env->timeout_ms);
     for (int i = 0; i < ACCEPTING_MAX; i++) {
-        if (listener->accepting[i] != NULL && !listener->proved[i]) {
-            const nccl_result_t result = accept_step(listener, i);
+        struct tcp_accepting *const a = &listener->accepting[i];
+
+        if (a->hs != NULL && !a->proved) {
+            const nccl_result_t result = accept_step(listener, a);
 
             if (result != NCCL_SUCCESS)
                 return result;
         }
-        if (listener->proved[i] && collect(listener, i, places))
+        if (a->proved && collect(listener, a, places))
             return accept_collected(listener, places, env->timeout_ms, recv_comm);
+        if (a->proved && is_given_up(a))
+            forget(a);
     }
     if (dsc_now_ns() < listener->deadline_ns)
         return NCCL_SUCCESS;
-    net_warn("DSComm: nobody connected to %s in %llu ms; does every host run this plugin?",
-             listener->text, (unsigned long long)env->timeout_ms);
+    net_warn("DSComm: nobody connected to %s in %llu ms; does every host run this plugin?%s",
+             listener->text, (unsigned long long)env->timeout_ms,
+             listener->lacked_descriptors ? " There were no descriptors (ulimit -n)" : "");
     return NCCL_REMOTE_ERROR;
 }

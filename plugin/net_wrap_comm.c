@@ -76,11 +76,11 @@ nccl_result_t wrap_comm_make(void *inner_comm, bool sends, void **comm_out)
         /* A receiver unpacks whatever the sender's setting is. */
         comm->has_workers = (!sends || strcmp(env->net_compress, "off") != 0) &&
                             net_workers_acquire((int)env->net_threads);
-        result = wrap_inner()->reg_mr(inner_comm, comm->announcements, sizeof(comm->announcements),
-                                      NCCL_PTR_HOST, &comm->announcements_mr);
+        if (sends || comm->has_workers)
+            result =
+                wrap_inner()->reg_mr(inner_comm, comm->announcements, sizeof(comm->announcements),
+                                     NCCL_PTR_HOST, &comm->announcements_mr);
     }
-    if (result == NCCL_SUCCESS && !sends && !comm->has_workers)
-        result = NCCL_SYSTEM_ERROR;
     if (result == NCCL_SUCCESS) {
         *comm_out = comm;
         return result;

@@ -35,7 +35,7 @@ struct net_test {
     void (*run)(void);
 };
 extern const struct net_test connect_cases[], data_cases[], end_cases[], lines_cases[],
-    load_cases[], tuner_cases[], tuner_text_cases[];
+    load_cases[], stranger_cases[], tuner_cases[], tuner_text_cases[];
 
 #define CHECK(cond, ...)                                          \
     do {                                                          \
@@ -59,6 +59,8 @@ int n_warnings(void);
 
 void load_plugin(void);   /* sets net */
 void *start_plugin(void); /* init() and devices(); returns the context */
+/* The handle holds an IPv4 address, as DSComm's over TCP does. */
+bool is_dscomm_tcp(const uint8_t *handle);
 
 /* A handle whose neighbours are watched. */
 struct guarded_handle {
@@ -75,6 +77,7 @@ struct ends {
 };
 /* Both ends in this thread, by turns. */
 void connect_ends(struct ends *ends, void *ctx);
+void finish_ends(struct ends *ends); /* of a listener that is there, and of what was begun */
 void close_ends(struct ends *ends);
 
 /* One call that must not block. */

@@ -19,16 +19,7 @@ static void begin(struct ends *ends)
 
 static void finish(struct ends *ends)
 {
-    const double end = now_s() + CASE_WAIT_S;
-
-    while (ends->send == NULL || ends->recv == NULL) {
-        if (ends->send == NULL)
-            ends->send = try_connect(ends->ctx, ends->handle.bytes);
-        if (ends->recv == NULL)
-            ends->recv = try_accept(ends->listen);
-        CHECK(now_s() < end, "no connection in %d s", CASE_WAIT_S);
-    }
-    handle_check(&ends->handle);
+    finish_ends(ends);
     close_ends(ends);
     OK(net->close_listen(ends->listen));
     OK(net->finalize(ends->ctx));

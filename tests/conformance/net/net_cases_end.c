@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends: requests in flight, peers that are killed, strangers; close always succeeds, in time. */
-#include <arpa/inet.h>
+/* Ends: requests in flight, peers that are killed; close always succeeds, in time. */
 #include <signal.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "net_case.h"
@@ -190,56 +188,7 @@ static void case_half_message(void)
     run_sides(send_half, receive_half);
 }
 
-/* ---- strangers, where the handle holds an address: DSComm's plugin over TCP ---- */
-
-static bool is_dscomm_tcp(const uint8_t *handle)
-{
-    return strcmp(net->name, "DSComm") == 0 && handle[16] == 4;
-}
-
-static int stranger(const uint8_t *handle)
-{
-    struct sockaddr_in addr = { .sin_family = AF_INET };
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    addr.sin_port = htons((uint16_t)(handle[18] | handle[19] << 8));
-    memcpy(&addr.sin_addr, handle + 24, 4);
-    CHECK(connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0, "connect");
-    return fd;
-}
-
-/* Silent ones, and ones that talk nonsense, do not keep the peer out. */
-static void case_strangers(void)
-{
-    static const char hello[] = "GET / HTTP/1.1\r\n\r\n";
-    const double end = now_s() + CASE_WAIT_S;
-    int fds[8] = { 0 };
-    struct ends ends = { 0 };
-    void *ctx;
-
-    load_plugin();
-    ctx = start_plugin();
-    handle_prepare(&ends.handle);
-    OK(net->listen(ctx, 0, ends.handle.bytes, &ends.listen));
-    for (int i = 0; i < 8 && is_dscomm_tcp(ends.handle.bytes); i++) {
-        fds[i] = stranger(ends.handle.bytes);
-        if (i % 2 != 0)
-            (void)!send(fds[i], hello, sizeof(hello), MSG_NOSIGNAL);
-    }
-    while (ends.send == NULL || ends.recv == NULL) {
-        if (ends.send == NULL)
-            ends.send = try_connect(ctx, ends.handle.bytes);
-        if (ends.recv == NULL)
-            ends.recv = try_accept(ends.listen);
-        CHECK(now_s() < end, "no connection in %d s", CASE_WAIT_S);
-    }
-    close_ends(&ends);
-    OK(net->close_listen(ends.listen));
-    OK(net->finalize(ctx));
-    for (int i = 0; i < 8; i++)
-        if (fds[i] > 0)
-            close(fds[i]);
-}
+/* ---- deadlines, of DSComm's plugin ---- */
 
 /* With a short deadline a peer that never answers is an error that names it. */
 static void case_deadline(void)
@@ -274,7 +223,6 @@ const struct net_test end_cases[] = {
     { "receiver_killed", case_receiver_killed },
     { "sender_gone", case_sender_gone },
     { "half_message", case_half_message },
-    { "strangers", case_strangers },
     { "deadline", case_deadline },
     { 0 },
 };

@@ -15,9 +15,9 @@
 
 struct options options = { .abi = 12, .lines = 1000000, .cycles = 100 };
 
-static const struct net_test *const lists[] = { load_cases,      connect_cases, data_cases,
-                                                lines_cases,     end_cases,     tuner_cases,
-                                                tuner_text_cases };
+static const struct net_test *const lists[] = { load_cases,  connect_cases,   data_cases,
+                                                lines_cases, end_cases,       stranger_cases,
+                                                tuner_cases, tuner_text_cases };
 static const char *only;
 
 /* In a process of its own: what it spoils or leaks is gone with it. */
