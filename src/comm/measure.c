@@ -161,7 +161,7 @@ static dscomm_status_t time_calls(struct dsc_meter *m, const struct dsc_shape *s
     }
     off = messages_ns(m, entry->plan);
     cost_out->n_ops = entry->plan->n_ops;
-    cost_out->cpu_ns = dsc_median(rounds, m->n_rounds);
+    cost_out->cpu_ns = dsc_quartile(rounds, m->n_rounds); /* others only add to it */
     cost_out->cpu_ns -= dsc_min_u64(off, cost_out->cpu_ns);
     return DSCOMM_OK;
 }
@@ -236,6 +236,8 @@ dscomm_status_t dsc_comm_measure(struct dscomm_comm *comm, const struct dsc_meas
     rates->overlap = 1;
     rates->cpus_per_host = (uint32_t)comm->cpus_per_host;
     rates->ranks_per_host = (uint32_t)comm->ranks_per_host;
+    rates->cache_bytes = dsc_cpu_cache_bytes() * rates->cpus_per_host;
+    rates->header_bytes = DSC_HEADER_BYTES;
     rates->n_tiers = (uint32_t)comm->tiers.n_tiers;
     for (int t = 0; t < comm->tiers.n_tiers; t++)
         rates->tiers[t].kind = (uint32_t)comm->tiers.kinds[t];

@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speeds of codecs: single operations of real plans, those of vectors that caches do not hold, on
- * 4 MiB of them. An owner is timed with one message and with seven: what six more of them take is
- * the price of six messages. CPU time of many operations, of which a quarter were faster: whatever
- * disturbs one only adds to it. Times the ranks that share a CPU.
+ * Speeds of codecs: single operations of real plans. An owner is timed with one message and with
+ * seven: what six more of them take is the price of six messages. CPU time of many operations, of
+ * which a quarter were faster: whatever disturbs one only adds to it. Times the ranks that share a
+ * CPU.
+ *
+ * First around vectors that the last-level cache holds (near), then, where there is time, through
+ * longer ones, so that all is in memory again when an operation comes back to it (far). There the
+ * median counts: waiting for memory that others use too is part of it.
  */
 #include "comm/measure.h"
 
 #include <string.h>
 
-#define ELEMS ((size_t)1 << 20)
-#define CHUNK_ELEMS 16384
+#define NEAR_ELEMS ((size_t)1 << 17)    /* plans of all ranks stay below DSC_STREAM_BYTES */
+#define FAR_ELEMS_MIN ((size_t)1 << 20) /* and here above */
+#define FAR_ELEMS_MAX ((size_t)1 << 23)
+#define FAR_CACHES 4      /* a rank's vectors are so many of its shares of the cache */
+#define CHUNK_ELEMS 65536 /* much as calls have by default */
 #define REPEAT ((size_t)32768)
-#define SAMPLES_MAX 32
+#define SAMPLES_MAX 16
 #define SAMPLES_MIN 2
 #define LATE 2      /* times the time that was meant: what is left then is left out */
 #define FEW_RANKS 2 /* of the plans */
@@ -22,7 +29,7 @@
 
 enum { STEP_SEND, STEP_DECODE, STEP_FEW, STEP_MANY, N_STEPS };
 
-/* The plan of each step: its rank's operations of that kind lie in the first ELEMS elements. */
+/* The plan of each step: its rank's operations of that kind lie in the vectors. */
 static const struct {
     int plan;
     enum dsc_op_kind kind;
@@ -36,10 +43,11 @@ static const struct {
 
 struct bench {
     const struct dsc_measure_codec *what;
+    size_t elems;
     struct dscomm_plan *plans[N_PLANS];
     struct dsc_call call;
     struct dsc_compute compute[N_PLANS];
-    const uint8_t *msgs[MANY_RANKS]; /* equal ones, each in its own memory */
+    const uint8_t *msgs[MANY_RANKS]; /* equal ones, each in its own memory, by turns */
     uint8_t *messages, *out;
     float *scratch;
     uint32_t *thresholds;
@@ -50,10 +58,12 @@ struct bench {
 
 /* What all codecs share. */
 struct vectors {
+    size_t elems; /* of each */
     void *send, *recv;
     float *residual[2];
     uint8_t *messages; /* [MANY_RANKS] of MESSAGE_BYTES */
-    uint8_t *out;
+    uint8_t *out;      /* likewise: connections have several slots, which are taken in turn */
+    uint32_t far_ops;  /* of each step so far: the next codec goes on where the last one stopped */
 };
 
 /* Bell-shaped values as gradients have, the sum of four even ones; not all of one size. */
@@ -70,7 +80,7 @@ static float value_at(size_t i)
 }
 
 /* The same values every REPEAT elements: making them takes longer than encoding them. */
-static void fill(void *vector, dscomm_dtype_t dtype)
+static void fill(void *vector, size_t elems, dscomm_dtype_t dtype)
 {
     const size_t bytes = dsc_dtype_bytes(dtype);
     float values[256];
@@ -80,7 +90,7 @@ static void fill(void *vector, dscomm_dtype_t dtype)
             values[k] = value_at(i + k);
         dsc_dtype_store(dtype, (uint8_t *)vector + i * bytes, values, 256);
     }
-    for (size_t i = REPEAT; i < ELEMS; i += REPEAT)
+    for (size_t i = REPEAT; i < elems; i += REPEAT)
         memcpy((uint8_t *)vector + i * bytes, vector, REPEAT * bytes);
 }
 
@@ -96,18 +106,18 @@ static void free_vectors(struct vectors *v)
 
 static bool make_vectors(struct vectors *v)
 {
-    v->send = dsc_calloc(DSC_MEM_COMM, ELEMS, sizeof(float));
-    v->recv = dsc_calloc(DSC_MEM_COMM, ELEMS, sizeof(float));
-    v->residual[0] = dsc_calloc(DSC_MEM_COMM, ELEMS, sizeof(float));
-    v->residual[1] = dsc_calloc(DSC_MEM_COMM, ELEMS, sizeof(float));
+    v->send = dsc_calloc(DSC_MEM_COMM, v->elems, sizeof(float));
+    v->recv = dsc_calloc(DSC_MEM_COMM, v->elems, sizeof(float));
+    v->residual[0] = dsc_calloc(DSC_MEM_COMM, v->elems, sizeof(float));
+    v->residual[1] = dsc_calloc(DSC_MEM_COMM, v->elems, sizeof(float));
     v->messages = dsc_calloc(DSC_MEM_COMM, MANY_RANKS, MESSAGE_BYTES);
-    v->out = dsc_calloc(DSC_MEM_COMM, 1, MESSAGE_BYTES);
+    v->out = dsc_calloc(DSC_MEM_COMM, MANY_RANKS, MESSAGE_BYTES);
     if (v->send == NULL || v->recv == NULL || v->residual[0] == NULL || v->residual[1] == NULL ||
         v->messages == NULL || v->out == NULL)
         return false;
-    memset(v->recv, 1, ELEMS * sizeof(float)); /* pages are there before the clock runs */
-    memset(v->residual[1], 0, ELEMS * sizeof(float));
-    fill(v->residual[0], DSCOMM_FLOAT32);
+    memset(v->recv, 1, v->elems * sizeof(float)); /* pages are there before the clock runs */
+    memset(v->residual[1], 0, v->elems * sizeof(float));
+    fill(v->residual[0], v->elems, DSCOMM_FLOAT32);
     return true;
 }
 
@@ -118,7 +128,7 @@ static dscomm_status_t build(struct bench *b, int k)
     struct dsc_plan_params params = { .collective = DSC_ALLREDUCE,
                                       .n_ranks = plans[k].n_ranks,
                                       .rank = plans[k].rank,
-                                      .count = ELEMS * (size_t)plans[k].n_ranks,
+                                      .count = b->elems * (size_t)plans[k].n_ranks,
                                       .dtype = b->what->dtype,
                                       .op = DSCOMM_SUM,
                                       .feedback = b->what->feedback,
@@ -156,8 +166,6 @@ static dscomm_status_t open_bench(struct bench *b, const struct vectors *v)
     b->out = v->out;
     for (int k = 0; k < N_STEPS; k++) /* apart, so that no step finds what another has just used */
         b->at[k] = b->plans[steps[k].plan]->n_ops / N_STEPS * (uint32_t)k;
-    for (size_t i = 0; i < MANY_RANKS; i++)
-        b->msgs[i] = b->messages + i * MESSAGE_BYTES;
     for (int k = 0; k < N_PLANS; k++)
         dsc_compute_begin(&b->compute[k], b->plans[k], &b->call, NULL, NULL, b->thresholds);
     return DSCOMM_OK;
@@ -190,20 +198,24 @@ static void make_messages(const struct bench *b, int plan, const struct dsc_op *
                        (const uint8_t *)b->call.send + i * dsc_dtype_bytes(b->what->dtype), n);
         codec->ops->encode(codec, &msg, i, n, b->scratch, NULL);
     }
-    for (uint32_t k = 1; k < op->n_recvs; k++)
+    for (size_t k = 1; k < MANY_RANKS; k++)
         memcpy(b->messages + k * MESSAGE_BYTES, b->messages, recv->bytes);
 }
 
 static void time_op(struct bench *b, int step, const struct dsc_op *op)
 {
     const int plan = steps[step].plan;
+    const size_t slot = b->n[step] % MANY_RANKS;
     struct dsc_flaw flaw = { 0 };
     uint64_t cpu;
 
     if (b->n[step] == 0 && op->n_recvs > 0)
         make_messages(b, plan, op);
+    for (size_t k = 0; k < MANY_RANKS; k++)
+        b->msgs[k] = b->messages + (slot + k) % MANY_RANKS * MESSAGE_BYTES;
     cpu = dsc_thread_cpu_ns();
-    dsc_compute_op(&b->compute[plan], op, b->msgs, b->out, b->scratch, &flaw);
+    dsc_compute_op(&b->compute[plan], op, b->msgs, b->out + slot * MESSAGE_BYTES, b->scratch,
+                   &flaw);
     cpu = dsc_thread_cpu_ns() - cpu;
     b->fs[step][b->n[step]++] = cpu * 1000000u / op->n;
 }
@@ -217,7 +229,7 @@ static const struct dsc_op *next_op(struct bench *b, int step)
     do
         *at = (*at + 1) % p->n_ops;
     while (p->ops[*at].kind != steps[step].kind);
-    DSC_ASSERT(p->ops[*at].start + p->ops[*at].n <= ELEMS);
+    DSC_ASSERT(p->ops[*at].start + p->ops[*at].n <= b->elems);
     return &p->ops[*at];
 }
 
@@ -234,26 +246,24 @@ static uint32_t fs_of(uint64_t fs, uint64_t sharing_ppm)
     return (uint32_t)dsc_min_u64(dsc_max_size(1, shared), 1000000000u);
 }
 
-static void judge(struct bench *b, uint64_t sharing_ppm, struct dsc_codec_speed *speed_out)
+/* Femtoseconds of each step, of a rank that shares its CPU. */
+static void judge(struct bench *b, bool is_far, uint64_t sharing_ppm, uint32_t fs_out[N_STEPS])
 {
-    uint64_t fs[N_STEPS], add;
+    uint64_t fs[N_STEPS], one;
 
     for (int s = 0; s < N_STEPS; s++)
-        fs[s] = dsc_quartile(b->fs[s], b->n[s]);
-    add = fs[STEP_MANY] > fs[STEP_FEW] ? (fs[STEP_MANY] - fs[STEP_FEW]) / (MANY_RANKS - FEW_RANKS)
+        fs[s] = is_far ? dsc_median(b->fs[s], b->n[s]) : dsc_quartile(b->fs[s], b->n[s]);
+    one = fs[STEP_MANY] > fs[STEP_FEW] ? (fs[STEP_MANY] - fs[STEP_FEW]) / (MANY_RANKS - FEW_RANKS)
                                        : 0;
-    memcpy(speed_out->spec, b->what->codec->spec, DSC_SPEED_SPEC_BYTES);
-    speed_out->dtype = (uint8_t)b->what->dtype;
-    speed_out->feedback = b->what->feedback;
-    speed_out->send_fs = fs_of(fs[STEP_SEND], sharing_ppm);
-    speed_out->add_fs = fs_of(add, sharing_ppm);
-    speed_out->own_fs = fs_of(fs[STEP_FEW] - dsc_min_u64(add, fs[STEP_FEW]), sharing_ppm);
-    speed_out->decode_fs = fs_of(fs[STEP_DECODE], sharing_ppm);
+    fs[STEP_MANY] = one;
+    fs[STEP_FEW] -= dsc_min_u64(one, fs[STEP_FEW]);
+    for (int s = 0; s < N_STEPS; s++)
+        fs_out[s] = fs_of(fs[s], sharing_ppm);
 }
 
-static dscomm_status_t measure_codec(const struct vectors *v, const struct dsc_measure_codec *what,
-                                     uint64_t until_ns, uint64_t sharing_ppm,
-                                     struct dsc_codec_speed *speed_out)
+static dscomm_status_t time_codec(struct vectors *v, const struct dsc_measure_codec *what,
+                                  bool is_far, uint64_t until_ns, uint64_t sharing_ppm,
+                                  uint32_t fs_out[N_STEPS])
 {
     struct bench *const b = dsc_calloc(DSC_MEM_COMM, 1, sizeof(*b));
     dscomm_status_t st;
@@ -261,23 +271,62 @@ static dscomm_status_t measure_codec(const struct vectors *v, const struct dsc_m
     if (b == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "measuring %s", what->codec->spec);
     b->what = what;
+    b->elems = is_far ? v->elems : NEAR_ELEMS;
     st = open_bench(b, v);
+    for (int k = 0; st == DSCOMM_OK && is_far && k < N_STEPS; k++)
+        b->at[k] = (b->at[k] + v->far_ops) % b->plans[steps[k].plan]->n_ops;
     for (size_t i = 0; st == DSCOMM_OK && i < SAMPLES_MAX; i++) {
         if (i >= SAMPLES_MIN && dsc_now_ns() >= until_ns)
             break;
         time_round(b);
     }
     if (st == DSCOMM_OK)
-        judge(b, sharing_ppm, speed_out);
+        judge(b, is_far, sharing_ppm, fs_out);
+    if (is_far)
+        v->far_ops += (uint32_t)b->n[STEP_SEND];
     close_bench(b);
     dsc_free(b);
     return st;
 }
 
+static dscomm_status_t measure_codec(struct vectors *v, const struct dsc_measure_codec *what,
+                                     uint64_t until_ns, uint64_t sharing_ppm,
+                                     struct dsc_codec_speed *speed_out)
+{
+    uint32_t near[N_STEPS], far[N_STEPS] = { 0 };
+
+    DSC_TRY(time_codec(v, what, false, until_ns, sharing_ppm, near));
+    if (v->elems > NEAR_ELEMS)
+        DSC_TRY(time_codec(v, what, true, until_ns, sharing_ppm, far));
+    memcpy(speed_out->spec, what->codec->spec, DSC_SPEED_SPEC_BYTES);
+    speed_out->dtype = (uint8_t)what->dtype;
+    speed_out->feedback = what->feedback;
+    speed_out->send_fs = near[STEP_SEND];
+    speed_out->add_fs = near[STEP_MANY];
+    speed_out->own_fs = near[STEP_FEW];
+    speed_out->decode_fs = near[STEP_DECODE];
+    speed_out->far_send_fs = far[STEP_SEND];
+    speed_out->far_own_fs = far[STEP_FEW];
+    speed_out->far_decode_fs = far[STEP_DECODE];
+    return DSCOMM_OK;
+}
+
+/* Of vectors: long ones where there is time for them, and it is known how long is enough. */
+static size_t elems_of(const struct dsc_meter *m)
+{
+    const struct dsc_rates *const r = m->rates;
+    const size_t per_elem = 4 * sizeof(float);
+    const size_t elems = (size_t)(r->cache_bytes / r->ranks_per_host) * FAR_CACHES / per_elem;
+
+    if (m->n_rounds < DSC_ROUNDS_MAX || r->cache_bytes == 0)
+        return NEAR_ELEMS;
+    return dsc_round_up(dsc_min_size(dsc_max_size(elems, FAR_ELEMS_MIN), FAR_ELEMS_MAX), REPEAT);
+}
+
 /* ---- all of them ---- */
 
 static dscomm_status_t measure_listed(struct dsc_meter *m, const struct dsc_measure *what,
-                                      const struct vectors *v, uint64_t budget_ns)
+                                      struct vectors *v, uint64_t budget_ns)
 {
     const uint64_t ranks = m->rates->ranks_per_host, cpus = m->rates->cpus_per_host;
     const uint64_t sharing_ppm = ranks > cpus ? ranks * 1000000u / cpus : 1000000u;
@@ -294,7 +343,7 @@ static dscomm_status_t measure_listed(struct dsc_meter *m, const struct dsc_meas
             break;
         }
         if (filled != (int)codec->dtype)
-            fill(v->send, codec->dtype);
+            fill(v->send, v->elems, codec->dtype);
         filled = (int)codec->dtype;
         DSC_TRY(measure_codec(v, codec, until, sharing_ppm, &m->rates->speeds[i]));
         m->rates->n_speeds++;
@@ -305,7 +354,7 @@ static dscomm_status_t measure_listed(struct dsc_meter *m, const struct dsc_meas
 dscomm_status_t dsc_meter_codecs(struct dsc_meter *m, const struct dsc_measure *what,
                                  uint64_t budget_ns)
 {
-    struct vectors v = { 0 };
+    struct vectors v = { .elems = elems_of(m) };
     struct dsc_agreed agreed;
     dscomm_status_t st;
     uint32_t fp;

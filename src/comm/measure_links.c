@@ -17,6 +17,7 @@
 #define SLOW_NS 4000000u
 #define COUNT_MAX 4096
 #define PINGS_MIN 4
+#define IN_FLIGHT 4 /* messages that a call may have under way on a connection, more or less */
 #define PINGS_MAX 512
 #define WAIT_NS 20000000u
 
@@ -385,7 +386,7 @@ static dscomm_status_t rounds(struct links *l, struct burst *b, uint64_t ns, uin
     } while (n < l->m->n_rounds && agreed.most + agreed.most / (n + 1) <= ns);
     DSC_TRY(dsc_meter_agree(l->m, dsc_median(times, n), &agreed));
     outcome_out->message_ns = dsc_max_size(1, agreed.most);
-    DSC_TRY(dsc_meter_agree(l->m, dsc_median(cpus, n), &agreed));
+    DSC_TRY(dsc_meter_agree(l->m, dsc_quartile(cpus, n), &agreed)); /* others only add to it */
     outcome_out->cpu_ns = agreed.most;
     return DSCOMM_OK;
 }
@@ -416,15 +417,17 @@ static dscomm_status_t measure_pair(struct links *l, struct dsc_tier_rates *rate
 
 /* ---- all at once ---- */
 
-/* CPU time without spinning: what is left is work. */
-static dscomm_status_t measure_cpu(struct links *l, struct dsc_tier_rates *rates, uint64_t big_ns,
-                                   uint64_t ns)
+/*
+ * CPU time without spinning: what is left is work. Few messages at once, as calls send them: of
+ * many the kernel copies more than caches hold.
+ */
+static dscomm_status_t measure_cpu(struct links *l, struct dsc_tier_rates *rates, uint64_t ns)
 {
     const struct dsc_conn *const conn =
         l->all.out < 0 ? NULL : dsc_net_conn(l->comm->net, l->all.out);
     const bool by_memory = conn != NULL && !conn->ops->reads_once;
     struct burst small = { &l->all, SMALL_BYTES, 64, 3, 0, 0 };
-    struct burst big = { &l->all, l->big, fit_count(ns / 4, big_ns, COUNT_MAX), 4, 0, 0 };
+    struct burst big = { &l->all, l->big, IN_FLIGHT, 4, 0, 0 };
     struct outcome of_small, of_big;
     uint64_t extra, fs;
 
@@ -434,6 +437,7 @@ static dscomm_status_t measure_cpu(struct links *l, struct dsc_tier_rates *rates
     fs = extra * 1000000u / l->big;
     rates->message_ns = (uint32_t)dsc_min_u64(of_small.cpu_ns, 1000000000u);
     rates->byte_fs = (uint32_t)dsc_min_u64(fs, 1000000000u);
+    rates->by_memory = conn == NULL || by_memory; /* who is alone in its group has no say */
     return DSCOMM_OK;
 }
 
@@ -450,7 +454,7 @@ static dscomm_status_t measure_all(struct links *l, struct dsc_tier_rates *rates
     DSC_TRY(rounds(l, &b, ns * 3 / 5, 0, &outcome));
     rates->bytes_per_s = rate_of(l->big, outcome.message_ns);
     spin = dsc_net_set_spin(l->comm->net, 0);
-    st = measure_cpu(l, rates, outcome.message_ns, ns / 3);
+    st = measure_cpu(l, rates, ns / 3);
     dsc_net_set_spin(l->comm->net, spin);
     return st;
 }

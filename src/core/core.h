@@ -178,6 +178,8 @@ enum {
 };
 uint32_t dsc_cpu_features(void); /* what the CPU has and DSCOMM_CPU_MASK allows */
 int dsc_cpu_allowed(void);       /* CPUs this process may run on (affinity mask) */
+/* Of the last-level cache, for each CPU that shares it; 0: not known. */
+uint64_t dsc_cpu_cache_bytes(void);
 
 /* Sets default rounding, no FTZ, no DAZ on this thread; returns what was there. */
 uint32_t dsc_fp_enter(void);

@@ -6,7 +6,9 @@
  */
 #include "core/core.h"
 
+#include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -15,6 +17,8 @@
 
 #define MASK_WORDS 128 /* 8192 CPUs, what the kernel allows */
 #define MXCSR_DEFAULT 0x1f80u
+#define CACHES_MAX 8 /* of a CPU */
+#define CACHE_TEXT "/sys/devices/system/cpu/cpu%d/cache/index%d/%s"
 
 #if defined(__x86_64__)
 static bool has_f16c(void)
@@ -72,6 +76,48 @@ int dsc_cpu_allowed(void)
     for (size_t i = 0; i < DSC_ARRAY_LEN(mask); i++)
         n += __builtin_popcountl(mask[i]);
     return n > 0 ? n : 1;
+}
+
+/* "32768K"; CPUs as masks of 32 bits, "3" or "ffffffff,00000001". 0: there is no such cache. */
+static uint64_t read_cache(int cpu, int index, uint64_t *n_cpus_out)
+{
+    char path[96];
+    uint64_t kib = 0;
+    uint32_t mask = 0;
+    FILE *file;
+
+    *n_cpus_out = 0;
+    (void)snprintf(path, sizeof(path), CACHE_TEXT, cpu, index, "size");
+    file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%" SCNu64 "K", &kib) != 1)
+        kib = 0;
+    (void)fclose(file);
+    (void)snprintf(path, sizeof(path), CACHE_TEXT, cpu, index, "shared_cpu_map");
+    file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    while (fscanf(file, "%" SCNx32 ",", &mask) == 1)
+        *n_cpus_out += (uint64_t)__builtin_popcount(mask);
+    (void)fclose(file);
+    return kib * 1024;
+}
+
+/* Caches are listed from the nearest on, so the last one is what is before memory. */
+uint64_t dsc_cpu_cache_bytes(void)
+{
+    const int cpu = sched_getcpu();
+    uint64_t share = 0;
+
+    for (int i = 0; cpu >= 0 && i < CACHES_MAX; i++) {
+        uint64_t n_cpus;
+        const uint64_t bytes = read_cache(cpu, i, &n_cpus);
+
+        if (bytes > 0 && n_cpus > 0)
+            share = bytes / n_cpus;
+    }
+    return share;
 }
 
 #if defined(__x86_64__)

@@ -77,16 +77,16 @@ static void say_codec(const struct dsc_question *q, const struct dsc_rates *rate
     const int t = deciding_tier(q, plain, best);
     const uint64_t more_ns =
         best->codec_ns > plain->codec_ns ? best->codec_ns - plain->codec_ns : 0;
-    char from[32], to[32], codec[32], was[32], is[32];
+    char from[32], to[32], codec[32], was[32], is[32], price[48] = "";
 
+    if (more_ns >= 1000) /* it may take less: what is not sent is not copied */
+        (void)snprintf(price, sizeof(price), " for %s of codec", ms(more_ns, codec));
     (void)snprintf(
         d->reason, sizeof(d->reason),
-        "%s, %s: tier %d (%s, %" PRIu64 " MB/s per rank): wire %s -> %s for %s of codec; "
-        "in all %s -> %s",
+        "%s, %s: tier %d (%s, %" PRIu64 " MB/s per rank): wire %s -> %s%s; in all %s -> %s",
         codec_of(best)->spec, shape_text(best), t, dsc_tier_kind_name(rates->tiers[t].kind),
         rates->tiers[t].bytes_per_s / DSC_MILLION, ms(plain->wire_ns[t], from),
-        ms(best->wire_ns[t], to), ms(more_ns, codec), ms(plain->total_ns, was),
-        ms(best->total_ns, is));
+        ms(best->wire_ns[t], to), price, ms(plain->total_ns, was), ms(best->total_ns, is));
 }
 
 static void say_plain(const struct dsc_option *coded, struct dsc_decision *d)

@@ -4,6 +4,8 @@
  * direction, and the CPU for codecs, messages and bytes. With overlap a call takes as long as the
  * busiest of these resources, and what the others need before it starts and after it ends: the
  * first and the last chunk's way. Without overlap, and with a single chunk, everything adds up.
+ * Where ranks share a CPU it works for one while the other waits: a call takes no less than what
+ * all of them need of it.
  */
 #include "tuner/cost.h"
 
@@ -47,16 +49,18 @@ static uint64_t sharing_ppm(uint64_t ranks, uint64_t cpus)
 
 struct sums {
     uint64_t tx[DSC_LOAD_STAGES][DSC_MAX_TIERS], rx[DSC_LOAD_STAGES][DSC_MAX_TIERS]; /* bytes */
-    uint64_t message_ns, byte_fs;                                                    /* CPU */
+    uint64_t moved_fs[DSC_LOAD_STAGES][DSC_MAX_TIERS]; /* CPU, of bytes */
+    uint64_t message_ns, byte_fs;                      /* CPU, of all */
     bool crosses[DSC_LOAD_STAGES][DSC_MAX_TIERS];
 };
 
-/* Of a message from any place: the longest. */
-static uint64_t message_bytes(const struct dsc_codec *codec, size_t n)
+/* Of a message from any place: the longest, with its header. */
+static uint64_t message_bytes(const struct dsc_codec *codec, size_t n, uint64_t header_bytes)
 {
     const uint64_t most = dsc_longest_message(codec, n);
 
-    return codec->fill_ppm == 0 ? most : dsc_mul_div(most, codec->fill_ppm, DSC_MILLION);
+    return add(codec->fill_ppm == 0 ? most : dsc_mul_div(most, codec->fill_ppm, DSC_MILLION),
+               header_bytes);
 }
 
 static bool sum_messages(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
@@ -66,7 +70,9 @@ static bool sum_messages(const struct dsc_load *load, const struct dsc_cost_code
     for (uint32_t i = 0; i < load->n_msgs; i++) {
         const struct dsc_load_msgs *const line = &load->msgs[i];
         const struct dsc_tier_rates *const tier = &rates->tiers[line->wire];
-        const uint64_t bytes = mul(line->count, message_bytes(codecs[line->codec].codec, line->n));
+        const uint64_t bytes = mul(
+            line->count, message_bytes(codecs[line->codec].codec, line->n, rates->header_bytes));
+        const uint64_t moved_fs = mul(bytes, tier->byte_fs);
         uint64_t *const sum =
             line->is_tx ? &sums->tx[line->stage][line->wire] : &sums->rx[line->stage][line->wire];
 
@@ -76,7 +82,9 @@ static bool sum_messages(const struct dsc_load *load, const struct dsc_cost_code
         *sum = add(*sum, bytes);
         sums->crosses[line->stage][line->wire] = true;
         sums->message_ns = add(sums->message_ns, mul(line->count, tier->message_ns));
-        sums->byte_fs = add(sums->byte_fs, mul(bytes, tier->byte_fs));
+        sums->byte_fs = add(sums->byte_fs, moved_fs);
+        sums->moved_fs[line->stage][line->wire] =
+            add(sums->moved_fs[line->stage][line->wire], moved_fs);
         cost->messages += line->count;
         if (line->is_tx)
             cost->tx_bytes[line->wire] = add(cost->tx_bytes[line->wire], bytes);
@@ -100,8 +108,9 @@ static uint64_t line_fs(const struct dsc_load *load, const struct dsc_load_ops *
         return add(mul(mul(n, line->n_recvs), speed->add_fs), mul(ops, speed->own_fs));
     case DSC_OP_DECODE:
         return mul(ops, speed->decode_fs);
-    case DSC_OP_SUM: /* of all ranks' messages, however they came */
-        return mul(mul(ops, (uint64_t)load->n_ranks), speed->add_fs);
+    case DSC_OP_SUM: /* of all ranks' messages, however they came; the first goes to the output */
+        return add(mul(ops, speed->decode_fs),
+                   mul(mul(ops, (uint64_t)load->n_ranks - 1), speed->add_fs));
     case DSC_OP_RESULT:
         return mul(ops, speed->own_fs);
     case DSC_OP_RESTORE:
@@ -145,7 +154,22 @@ static uint64_t serial_bytes(const struct sums *sums, int t, bool overlap)
     return overlap ? max_u64(tx, rx) : by_stage;
 }
 
-/* Latency of the chain, and one chunk's way over a tier's wire in all stages. */
+/*
+ * What a stage waits for a tier's wire: the time that its bytes are under way beyond that in which
+ * the CPU moves them. Nothing where ranks write and read shared memory: codecs do that.
+ */
+static uint64_t waiting_ns(const struct sums *sums, const struct dsc_question *question,
+                           const struct dsc_rates *rates, int s, int t)
+{
+    const uint64_t bytes = max_u64(sums->tx[s][t], sums->rx[s][t]);
+    const uint64_t wire = wire_ns(question, rates, t, bytes);
+
+    if (rates->tiers[t].by_memory != 0)
+        return 0;
+    return wire - dsc_min_u64(wire, sums->moved_fs[s][t] / FS_PER_NS);
+}
+
+/* Latency of the chain, and what one chunk waits for a tier's wire in all stages. */
 static void sum_stages(const struct dsc_load *load, const struct sums *sums,
                        const struct dsc_question *question, const struct dsc_rates *rates,
                        struct dsc_cost *cost, uint64_t fill_ns[DSC_MAX_TIERS], uint64_t *n_chunks)
@@ -159,21 +183,20 @@ static void sum_stages(const struct dsc_load *load, const struct sums *sums,
             continue;
         *n_chunks = *n_chunks == 0 || chunks < *n_chunks ? chunks : *n_chunks;
         for (int t = 0; t < question->n_tiers; t++) {
-            const uint64_t bytes = max_u64(sums->tx[s][t], sums->rx[s][t]);
-
             if (sums->crosses[s][t])
                 latency = max_u64(latency, rates->tiers[t].latency_ns);
-            fill_ns[t] = add(fill_ns[t], wire_ns(question, rates, t, bytes) / chunks);
+            fill_ns[t] = add(fill_ns[t], waiting_ns(sums, question, rates, s, t) / chunks);
         }
         cost->latency_ns = add(cost->latency_ns, latency);
     }
 }
 
-/* The busiest resource in full, of the others one chunk's way. */
-static uint64_t overlapped_ns(const struct dsc_cost *cost, const uint64_t fill_ns[DSC_MAX_TIERS],
-                              uint64_t cpu_fill_ns, int n_tiers)
+/* The busiest resource in full, of the others one chunk's way. cpu_ns: of this rank alone. */
+static uint64_t overlapped_ns(const struct dsc_cost *cost, uint64_t cpu_ns,
+                              const uint64_t fill_ns[DSC_MAX_TIERS], uint64_t cpu_fill_ns,
+                              int n_tiers)
 {
-    uint64_t busiest = cost->cpu_ns, fills = cpu_fill_ns, own_fill = cpu_fill_ns;
+    uint64_t busiest = cpu_ns, fills = cpu_fill_ns, own_fill = cpu_fill_ns;
 
     for (int t = 0; t < n_tiers; t++) {
         fills = add(fills, fill_ns[t]);
@@ -183,6 +206,30 @@ static uint64_t overlapped_ns(const struct dsc_cost *cost, const uint64_t fill_n
         }
     }
     return add(busiest, fills - own_fill);
+}
+
+/* Of what a rank computes: all of it, and moving bytes; as if it had a CPU for itself. */
+struct work {
+    uint64_t cpu_ns, bytes_ns, n_chunks;
+};
+
+static uint64_t total_ns(const struct dsc_cost *cost, const struct work *own,
+                         const uint64_t fill_ns[DSC_MAX_TIERS], const struct dsc_rates *rates,
+                         int n_tiers)
+{
+    const uint64_t beside_ns = own->cpu_ns - own->bytes_ns; /* bytes are moved while they travel */
+    uint64_t wires_ns = 0;
+
+    if (rates->overlap != 0)
+        return max_u64(
+            add(overlapped_ns(cost, own->cpu_ns, fill_ns,
+                              beside_ns / (own->n_chunks == 0 ? 1 : own->n_chunks), n_tiers),
+                cost->latency_ns),
+            cost->cpu_ns);
+    for (int t = 0; t < n_tiers; t++)
+        if (rates->tiers[t].by_memory == 0)
+            wires_ns = add(wires_ns, cost->wire_ns[t]);
+    return max_u64(add(add(wires_ns, beside_ns), cost->latency_ns), cost->cpu_ns);
 }
 
 bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
@@ -195,30 +242,22 @@ bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codec
     const uint64_t measured = sharing_ppm(rates->ranks_per_host, rates->cpus_per_host);
     struct sums sums;
     struct dsc_cost cost = { 0 };
-    uint64_t fill_ns[DSC_MAX_TIERS] = { 0 }, codec_fs = 0, fixed_ns = rates->call_ns, n_chunks = 0;
-    uint64_t bytes_ns, steps_ns, wires_ns = 0;
+    struct work own = { 0 };
+    uint64_t fill_ns[DSC_MAX_TIERS] = { 0 }, codec_fs = 0, fixed_ns = rates->call_ns;
 
     memset(&sums, 0, sizeof(sums));
     if (!sum_messages(load, codecs, rates, &sums, &cost, tier_out))
         return false;
     sum_ops(load, codecs, rates, &codec_fs, &fixed_ns);
-    sum_stages(load, &sums, question, rates, &cost, fill_ns, &n_chunks);
+    sum_stages(load, &sums, question, rates, &cost, fill_ns, &own.n_chunks);
+    own.bytes_ns = sums.byte_fs / FS_PER_NS;
+    own.cpu_ns = add(add(sums.message_ns, fixed_ns),
+                     add(own.bytes_ns, dsc_mul_div(codec_fs / FS_PER_NS, DSC_MILLION, measured)));
     cost.codec_ns = dsc_mul_div(codec_fs / FS_PER_NS, now, measured);
-    bytes_ns = dsc_mul_div(sums.byte_fs / FS_PER_NS, now, DSC_MILLION);
-    steps_ns = dsc_mul_div(add(sums.message_ns, fixed_ns), now, DSC_MILLION);
-    cost.cpu_ns = add(cost.codec_ns, add(bytes_ns, steps_ns));
-    for (int t = 0; t < question->n_tiers; t++) {
+    cost.cpu_ns = dsc_mul_div(own.cpu_ns, now, DSC_MILLION);
+    for (int t = 0; t < question->n_tiers; t++)
         cost.wire_ns[t] = wire_ns(question, rates, t, serial_bytes(&sums, t, rates->overlap != 0));
-        wires_ns = add(wires_ns, cost.wire_ns[t]);
-    }
-    /* While a chunk crosses a wire its bytes are moved: their CPU time is not beside the wire's. */
-    if (rates->overlap != 0)
-        cost.total_ns =
-            overlapped_ns(&cost, fill_ns, (cost.cpu_ns - bytes_ns) / (n_chunks == 0 ? 1 : n_chunks),
-                          question->n_tiers);
-    else
-        cost.total_ns = add(wires_ns, cost.cpu_ns - bytes_ns);
-    cost.total_ns = add(cost.total_ns, cost.latency_ns);
+    cost.total_ns = total_ns(&cost, &own, fill_ns, rates, question->n_tiers);
     *cost_out = cost;
     return true;
 }

@@ -7,6 +7,21 @@
 #include "tuner/explain_table.h"
 #include "tuner/machine.h"
 
+/* Which speeds of codecs hold: those of vectors in caches, of vectors in memory, or a mix. */
+static void print_cache(const struct dsc_explain *about, FILE *out)
+{
+    const uint64_t far = dsc_question_far_ppm(about->question, about->rates, false);
+    const uint64_t with_residual =
+        dsc_question_far_ppm(about->question, about->rates, about->question->feedback);
+
+    if (about->rates->cache_bytes == 0)
+        return;
+    (void)fprintf(out,
+                  "caches      %" PRIu64 " KiB for the ranks of a host: vectors are %" PRIu64
+                  " %% in memory, with residuals %" PRIu64 " %%\n",
+                  about->rates->cache_bytes / 1024, far / 10000, with_residual / 10000);
+}
+
 static void print_question(const struct dsc_explain *about, FILE *out)
 {
     const struct dsc_question *const q = about->question;
@@ -19,6 +34,7 @@ static void print_question(const struct dsc_explain *about, FILE *out)
     (void)fprintf(out, "rates       %s\n", about->source);
     (void)fprintf(out, "model       stages %s\n",
                   about->rates->overlap != 0 ? "overlap" : "one after another");
+    print_cache(about, out);
 }
 
 static int count_groups(const struct dsc_question *q, int t)

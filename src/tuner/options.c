@@ -270,6 +270,36 @@ static void check_messages(const struct table *table, struct dsc_option *option,
                    "messages of %zu bytes, connections carry %zu", most, table->q->message_bytes);
 }
 
+uint64_t dsc_question_far_ppm(const struct dsc_question *q, const struct dsc_rates *rates,
+                              bool feedback)
+{
+    const uint64_t ranks =
+        q->ranks_per_host > 0 ? (uint64_t)q->ranks_per_host : rates->ranks_per_host;
+    const uint64_t per_elem = 2 * dsc_dtype_bytes(q->dtype) + (feedback ? 2 * sizeof(float) : 0);
+    const uint64_t touched = dsc_mul_div(q->count, ranks * per_elem, 1);
+
+    if (rates->cache_bytes == 0 || touched <= rates->cache_bytes)
+        return 0;
+    return dsc_mul_div(touched - rates->cache_bytes, DSC_MILLION, touched);
+}
+
+static uint32_t mix_fs(uint32_t near_fs, uint32_t far_fs, uint64_t ppm)
+{
+    if (far_fs == 0)
+        return near_fs;
+    return (uint32_t)((near_fs * (DSC_MILLION - ppm) + far_fs * ppm) / DSC_MILLION);
+}
+
+static struct dsc_codec_speed mix_speed(const struct dsc_codec_speed *speed, uint64_t ppm)
+{
+    struct dsc_codec_speed mixed = *speed;
+
+    mixed.send_fs = mix_fs(speed->send_fs, speed->far_send_fs, ppm);
+    mixed.own_fs = mix_fs(speed->own_fs, speed->far_own_fs, ppm);
+    mixed.decode_fs = mix_fs(speed->decode_fs, speed->far_decode_fs, ppm);
+    return mixed;
+}
+
 /* Codecs per tier with their speeds; false: one was not measured. */
 static bool look_up(const struct table *table, struct dsc_option *option,
                     struct dsc_cost_codec codecs[DSC_MAX_TIERS])
@@ -289,7 +319,8 @@ static bool look_up(const struct table *table, struct dsc_option *option,
                            codec->spec);
             return false;
         }
-        codecs[t].speed = *speed;
+        codecs[t].speed = mix_speed(
+            speed, dsc_question_far_ppm(table->q, table->rates, touches_feedback(table, option)));
     }
     return true;
 }

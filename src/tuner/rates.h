@@ -8,7 +8,7 @@
 
 #include "topo/topo.h"
 
-#define DSC_RATES_VERSION 1
+#define DSC_RATES_VERSION 2
 #define DSC_SPEEDS_MAX 64
 #define DSC_SPEED_SPEC_BYTES 32
 
@@ -20,6 +20,7 @@ struct dsc_tier_rates {
     uint64_t bytes_per_s_alone; /* one pair, one direction */
     uint64_t bytes_per_s;       /* per rank and direction, while all ranks send and receive */
     uint32_t byte_fs;           /* CPU time of a rank per byte moved, femtoseconds */
+    uint32_t by_memory; /* 1: ranks write and read messages in shared memory: codecs' time */
 };
 
 /*
@@ -34,6 +35,8 @@ struct dsc_codec_speed {
     uint32_t add_fs;                 /* the owner's operation, per received message: decode, add */
     uint32_t own_fs; /* the same without messages: own value, sum, encode, decode to the output */
     uint32_t decode_fs; /* DECODE to the output */
+    /* The same of vectors that no cache holds; 0: not measured, as those above. */
+    uint32_t far_send_fs, far_own_fs, far_decode_fs;
 };
 
 struct dsc_rates {
@@ -45,6 +48,8 @@ struct dsc_rates {
     uint32_t call_ns;                       /* fixed cost of a call */
     uint32_t op_ns;                         /* fixed cost of an operation of a plan */
     uint32_t overlap;                       /* 1: stages of a call overlap, 0: one after another */
+    uint32_t header_bytes;                  /* of each message, on top of what a codec makes */
+    uint64_t cache_bytes; /* last-level cache that ranks of a host share; 0: not known */
 };
 
 /*
@@ -72,7 +77,7 @@ const struct dsc_codec_speed *dsc_rates_speed(const struct dsc_rates *rates, con
 
 /* ---- as bytes, little endian ---- */
 
-#define DSC_RATES_WIRE_BYTES (8 * 4 + DSC_TIERS_MAX * 36 + DSC_SPEEDS_MAX * (32 + 2 + 4 * 4))
+#define DSC_RATES_WIRE_BYTES (9 * 4 + 8 + DSC_TIERS_MAX * 40 + DSC_SPEEDS_MAX * (32 + 2 + 7 * 4))
 
 void dsc_rates_wire_put(const struct dsc_rates *rates, uint8_t wire[DSC_RATES_WIRE_BYTES]);
 /* DSCOMM_ERR_CORRUPT: a value is out of its range, *rates_out is as it was. from: rank, for the

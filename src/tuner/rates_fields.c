@@ -10,6 +10,7 @@
 #define BYTE_FS_MAX UINT64_C(1000000000)
 #define ELEM_FS_MAX UINT64_C(1000000000)
 #define CPUS_MAX 65536
+#define CACHE_MAX (UINT64_C(1) << 48)
 
 static const char *const kinds[] = { "fabric", "host", "rack", "rdma", "tcp", "given" };
 static const char *const dtypes[] = { "fp32", "fp16", "bf16" };
@@ -36,6 +37,8 @@ static const struct dsc_rates_field rates[] = {
     FIELD(dsc_rates, call_ns, 0, SECOND_NS, DSC_WORSE_MORE),
     FIELD(dsc_rates, op_ns, 0, SECOND_NS, DSC_WORSE_MORE),
     FIELD(dsc_rates, overlap, 0, 1, DSC_WORSE_LESS),
+    FIELD(dsc_rates, header_bytes, 0, 4096, DSC_WORSE_MORE),
+    FIELD(dsc_rates, cache_bytes, 0, CACHE_MAX, DSC_WORSE_LESS),
 };
 
 static const struct dsc_rates_field tier[] = {
@@ -45,6 +48,7 @@ static const struct dsc_rates_field tier[] = {
     FIELD(dsc_tier_rates, bytes_per_s_alone, 1, BYTES_PER_S_MAX, DSC_WORSE_LESS),
     FIELD(dsc_tier_rates, bytes_per_s, 1, BYTES_PER_S_MAX, DSC_WORSE_LESS),
     FIELD(dsc_tier_rates, byte_fs, 0, BYTE_FS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_tier_rates, by_memory, 0, 1, DSC_WORSE_LESS),
 };
 
 static const struct dsc_rates_field speed[] = {
@@ -54,6 +58,9 @@ static const struct dsc_rates_field speed[] = {
     FIELD(dsc_codec_speed, add_fs, 1, ELEM_FS_MAX, DSC_WORSE_MORE),
     FIELD(dsc_codec_speed, own_fs, 1, ELEM_FS_MAX, DSC_WORSE_MORE),
     FIELD(dsc_codec_speed, decode_fs, 1, ELEM_FS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, far_send_fs, 0, ELEM_FS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, far_own_fs, 0, ELEM_FS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_codec_speed, far_decode_fs, 0, ELEM_FS_MAX, DSC_WORSE_MORE),
 };
 
 const struct dsc_rates_fields dsc_rates_fields = LIST(rates), dsc_tier_fields = LIST(tier),

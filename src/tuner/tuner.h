@@ -56,6 +56,13 @@ struct dsc_question {
     uint32_t scale_ppm[DSC_MAX_TIERS]; /* wire times are so many millionths; 0: as measured */
 };
 
+/*
+ * What caches do not hold of what calls on a host touch, in millionths: vectors in and out, and
+ * with feedback residuals in and out. So much of an operation goes at the speed of memory.
+ */
+uint64_t dsc_question_far_ppm(const struct dsc_question *question, const struct dsc_rates *rates,
+                              bool feedback);
+
 /* ---- the answer ---- */
 
 #define DSC_OPTIONS_MAX 256

@@ -150,7 +150,7 @@ class Files(Case):
         cases = [('', 'is no JSON from byte 0 on'), ('{', 'is no JSON'), (deep, 'is no JSON'),
                  ('[]', 'is no profile'), ('\x00' * 50, 'is no JSON'),
                  (' ' * 300000, 'has 262145 bytes, at most 262144'),
-                 (late, 'dscomm_profile is 99, must be 1'),
+                 (late, 'dscomm_profile is 99, must be 2'),
                  (wrong, 'rates.call_ns is no whole number of 0 or more')]
         for text, why in cases:
             result = self.loaded(text)

@@ -32,22 +32,23 @@ HOST, TCP = 'host', 'tcp'
 
 def tier(kind, rate, latency):
     return {'kind': kind, 'message_ns': 500, 'latency_ns': latency, 'bytes_per_s_alone': rate,
-            'bytes_per_s': rate, 'byte_fs': 100}
+            'bytes_per_s': rate, 'byte_fs': 100, 'by_memory': int(kind == HOST)}
 
 
 def speed(spec, fs):
     return {'spec': spec, 'dtype': 'fp32', 'feedback': 1, 'send_fs': fs, 'add_fs': fs // 2,
-            'own_fs': 2 * fs, 'decode_fs': fs // 2}
+            'own_fs': 2 * fs, 'decode_fs': fs // 2, 'far_send_fs': 0, 'far_own_fs': 0,
+            'far_decode_fs': 0}
 
 
 def profile(*tiers, speeds=(('none', 200000), ('fp32', 200000), ('int8', 900000))):
     """A profile's text: what link_perf writes, as far as rates go."""
     return json.dumps({
-        'dscomm_profile': 1, 'machine': dict.fromkeys(FINGERPRINT, ''),
-        'rates': {'version': 1, 'n_tiers': len(tiers), 'tiers': list(tiers),
+        'dscomm_profile': 2, 'machine': dict.fromkeys(FINGERPRINT, ''),
+        'rates': {'version': 2, 'n_tiers': len(tiers), 'tiers': list(tiers),
                   'n_speeds': len(speeds), 'speeds': [speed(*s) for s in speeds],
                   'cpus_per_host': 2, 'ranks_per_host': 2, 'call_ns': 3000, 'op_ns': 200,
-                  'overlap': 1}})
+                  'overlap': 1, 'header_bytes': 0, 'cache_bytes': 0}})
 
 
 class Case(unittest.TestCase):

@@ -27,15 +27,19 @@ struct dsc_profile example()
                             ("value " + std::to_string(i)).c_str());
     profile.rates.version = DSC_RATES_VERSION;
     profile.rates.n_tiers = 2;
-    profile.rates.tiers[0] = { DSC_TIER_HOST, 300, 1500, 9000000000, 5000000000, 110 };
-    profile.rates.tiers[1] = { DSC_TIER_TCP, 9000, 40000, 999999999999999, 117000000, 800 };
+    profile.rates.tiers[0] = { DSC_TIER_HOST, 300, 1500, 9000000000, 5000000000, 110, 1 };
+    profile.rates.tiers[1] = { DSC_TIER_TCP, 9000, 40000, 999999999999999, 117000000, 800, 0 };
     profile.rates.n_speeds = 1;
-    profile.rates.speeds[0] = { "topk:0.01", DSCOMM_BFLOAT16, 1, 100, 200, 300, 400 };
+    profile.rates.speeds[0] = {
+        "topk:0.01", DSCOMM_BFLOAT16, 1, 100, 200, 300, 400, 500, 600, 700
+    };
     profile.rates.cpus_per_host = 2;
     profile.rates.ranks_per_host = 2;
     profile.rates.call_ns = 2500;
     profile.rates.op_ns = 150;
     profile.rates.overlap = 1;
+    profile.rates.header_bytes = 32;
+    profile.rates.cache_bytes = 16 << 20;
     return profile;
 }
 
@@ -169,7 +173,7 @@ TEST_F(Profile, WhatIsWrongIsNamed)
     const struct {
         const char *from, *to, *why;
     } cases[] = {
-        { "\"dscomm_profile\":\t1", "\"dscomm_profile\": 2", "dscomm_profile is 2, must be 1" },
+        { "\"dscomm_profile\":\t2", "\"dscomm_profile\": 1", "dscomm_profile is 1, must be 2" },
         { "\"dscomm_profile\"", "\"other\"", "is no profile: there is no number dscomm_profile" },
         { "\"machine\"", "\"Machine\"", "machine is missing" },
         { "\"value 1\"", "17", "machine.cpus is no text" },

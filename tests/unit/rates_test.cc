@@ -27,6 +27,9 @@ struct dsc_codec_speed speed_of(const char *spec, uint32_t fs, bool feedback = f
     speed.add_fs = fs + 1;
     speed.own_fs = fs + 2;
     speed.decode_fs = fs + 3;
+    speed.far_send_fs = 2 * fs;
+    speed.far_own_fs = 2 * fs + 1;
+    speed.far_decode_fs = 2 * fs + 2;
     return speed;
 }
 
@@ -37,8 +40,8 @@ struct dsc_rates example()
 
     rates.version = DSC_RATES_VERSION;
     rates.n_tiers = 2;
-    rates.tiers[0] = { DSC_TIER_HOST, 300, 1500, 9000000000, 5000000000, 110 };
-    rates.tiers[1] = { DSC_TIER_TCP, 9000, 40000, 118000000, 117000000, 800 };
+    rates.tiers[0] = { DSC_TIER_HOST, 300, 1500, 9000000000, 5000000000, 110, 1 };
+    rates.tiers[1] = { DSC_TIER_TCP, 9000, 40000, 118000000, 117000000, 800, 0 };
     rates.n_speeds = 3;
     rates.speeds[0] = speed_of("int8", 400);
     rates.speeds[1] = speed_of("int8", 700, true);
@@ -48,6 +51,8 @@ struct dsc_rates example()
     rates.call_ns = 2500;
     rates.op_ns = 150;
     rates.overlap = 1;
+    rates.header_bytes = 32;
+    rates.cache_bytes = 16 << 20;
     return rates;
 }
 
@@ -100,21 +105,21 @@ TEST_F(Rates, BytesGiveTheSameRates)
 TEST_F(Rates, BytesAreLittleEndianAndFixed)
 {
     const Wire wire = wire_of(example());
-    const uint8_t version_and_tiers[8] = { 1, 0, 0, 0, 2, 0, 0, 0 };
+    const uint8_t version_and_tiers[8] = { 2, 0, 0, 0, 2, 0, 0, 0 };
     const uint8_t latency[8] = { 0xDC, 0x05, 0, 0, 0, 0, 0, 0 }; /* 1500 */
 
-    EXPECT_EQ(wire.size(), 3520u);
+    EXPECT_EQ(wire.size(), 4332u);
     EXPECT_EQ(memcmp(wire.data(), version_and_tiers, 8), 0);
-    EXPECT_EQ(memcmp(wire.data() + 32 + 8, latency, 8), 0);
-    EXPECT_EQ(memcmp(wire.data() + 32 + 8 * 36, "int8\0", 5), 0);
+    EXPECT_EQ(memcmp(wire.data() + 44 + 8, latency, 8), 0);
+    EXPECT_EQ(memcmp(wire.data() + 44 + 8 * 40, "int8\0", 5), 0);
 }
 
 TEST_F(Rates, ValuesOutOfRangeAreNamed)
 {
     struct dsc_rates r = example();
 
-    r.version = 2;
-    EXPECT_EQ(fault(r), "version is 2, must be 1 to 1");
+    r.version = 1;
+    EXPECT_EQ(fault(r), "version is 1, must be 2 to 2");
     r = example();
     r.n_tiers = DSC_TIERS_MAX + 1;
     EXPECT_EQ(fault(r), "n_tiers is 9, must be 0 to 8");
@@ -223,6 +228,11 @@ TEST_F(Rates, TheWorstOfBoth)
     b.call_ns = 2501;
     b.op_ns = 149;
     b.overlap = 0;
+    b.cache_bytes = 8 << 20;
+    b.header_bytes = 40;
+    b.tiers[0].by_memory = 0; /* then it is a link */
+    b.speeds[0].far_own_fs = 5000;
+    b.speeds[1].far_own_fs = 0; /* not measured there */
     ASSERT_EQ(dsc_rates_merge(&a, &b), DSCOMM_OK);
 
     struct dsc_rates want = example();
@@ -234,6 +244,10 @@ TEST_F(Rates, TheWorstOfBoth)
     want.ranks_per_host = 4;
     want.call_ns = 2501;
     want.overlap = 0;
+    want.cache_bytes = 8 << 20;
+    want.header_bytes = 40;
+    want.tiers[0].by_memory = 0;
+    want.speeds[0].far_own_fs = 5000;
     EXPECT_EQ(wire_of(a), wire_of(want));
 }
 

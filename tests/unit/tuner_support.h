@@ -149,6 +149,45 @@ inline std::vector<struct dsc_option> options_of(const struct dsc_question &q,
     return options;
 }
 
+/* One tier, one CPU for each rank, codecs of round figures. */
+inline struct dsc_rates plain_rates(uint64_t bytes_per_s)
+{
+    struct dsc_rates rates = {};
+
+    rates.version = DSC_RATES_VERSION;
+    rates.n_tiers = 1;
+    rates.tiers[0] = { DSC_TIER_TCP, 0, 1000, bytes_per_s, bytes_per_s, 0 };
+    for (const char *const spec : { "none", "fp32", "int8" }) {
+        struct dsc_codec_speed *const speed = &rates.speeds[rates.n_speeds++];
+        snprintf(speed->spec, sizeof(speed->spec), "%s", spec);
+        speed->send_fs = 100000;
+        speed->add_fs = 200000;
+        speed->own_fs = 400000;
+        speed->decode_fs = 800000;
+    }
+    rates.cpus_per_host = rates.ranks_per_host = 1;
+    return rates;
+}
+
+inline struct dsc_question plain_question(int n_ranks, size_t count)
+{
+    struct dsc_question q = question_of(n_ranks, {}, count, "balanced");
+
+    q.dtype = DSCOMM_FLOAT32;
+    return q;
+}
+
+/* The cheapest of its kind. */
+inline struct dsc_option find(const std::vector<struct dsc_option> &options,
+                              const std::string &spec, enum dsc_algorithm algorithm, int n_tiers)
+{
+    for (const struct dsc_option &o : options)
+        if (spec_of(o) == spec && o.choice.algorithm == algorithm && o.choice.n_tiers == n_tiers)
+            return o;
+    fprintf(stderr, "no %s\n", spec.c_str());
+    abort();
+}
+
 } /* namespace tuner_test */
 
 #endif
