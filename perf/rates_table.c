@@ -35,9 +35,10 @@ void rates_table_print(const struct dsc_rates *rates)
            "type", "feedback", "send", "add", "own", "decode", "far send", "far own", "far dec.");
     for (uint32_t s = 0; s < rates->n_speeds; s++)
         print_speed(&rates->speeds[s]);
-    printf("#\n# ranks per host %u, CPUs per host %u, a call %.2f us, an operation %.2f us\n",
+    printf("#\n# ranks per host %u, CPUs per host %u, a call %.2f us, a stage %.2f us, an "
+           "operation %.2f us\n",
            rates->ranks_per_host, rates->cpus_per_host, (double)rates->call_ns * 1e-3,
-           (double)rates->op_ns * 1e-3);
+           (double)rates->stage_ns * 1e-3, (double)rates->op_ns * 1e-3);
     if (rates->cache_bytes != 0)
         printf("# vectors of all ranks of a host are far beyond %.1f MiB of cache\n",
                (double)rates->cache_bytes / (1 << 20));

@@ -13,7 +13,7 @@
 
 #define DESCRIPTOR "measure"
 #define SMALL_ELEMS 16 /* a call whose elements cost nothing */
-/* A call of many operations whose elements cost next to nothing. */
+/* A call of many operations whose elements cost next to nothing, for each rank: */
 #define MANY_CHUNK_ELEMS 256
 #define MANY_CHUNKS 8
 #define CALLS_PER_ROUND 8
@@ -166,26 +166,40 @@ static dscomm_status_t time_calls(struct dsc_meter *m, const struct dsc_shape *s
     return DSCOMM_OK;
 }
 
-static dscomm_status_t time_both(struct dsc_meter *m, float *vector, size_t many_elems)
+static uint64_t less(uint64_t a, uint64_t b)
 {
-    struct dsc_shape small =
-        dsc_shape_make(DSC_ALLREDUCE, SMALL_ELEMS, DSCOMM_FLOAT32, DSCOMM_SUM, NULL, false);
-    struct dsc_shape many = small;
-    struct call_cost a, b;
-    uint64_t op_ns;
+    return a - dsc_min_u64(a, b);
+}
 
-    small.choice.algorithm = DSC_ALG_ONE_SHOT;
-    many.count = many_elems;
-    many.choice.algorithm = DSC_ALG_TWO_SHOT;
-    many.choice.chunk_elems = MANY_CHUNK_ELEMS;
-    many.choice.n_tiers = 1;
-    DSC_TRY(time_calls(m, &small, vector, &a));
-    DSC_TRY(time_calls(m, &many, vector, &b));
-    op_ns =
-        b.cpu_ns > a.cpu_ns && b.n_ops > a.n_ops ? (b.cpu_ns - a.cpu_ns) / (b.n_ops - a.n_ops) : 0;
+/*
+ * Three calls tell the three costs apart: one stage; two stages with as many operations as it
+ * takes; the same with more operations.
+ */
+static dscomm_status_t time_three(struct dsc_meter *m, float *vector)
+{
+    const size_t chunks = (size_t)m->comm->n_ranks * MANY_CHUNK_ELEMS;
+    struct dsc_shape one =
+        dsc_shape_make(DSC_ALLREDUCE, SMALL_ELEMS, DSCOMM_FLOAT32, DSCOMM_SUM, NULL, false);
+    struct dsc_shape two = one, many;
+    struct call_cost a, b, c;
+    uint64_t op_ns, stage_ns;
+
+    one.choice.algorithm = DSC_ALG_ONE_SHOT;
+    two.count = chunks;
+    two.choice.algorithm = DSC_ALG_TWO_SHOT;
+    two.choice.chunk_elems = MANY_CHUNK_ELEMS;
+    two.choice.n_tiers = 1;
+    many = two;
+    many.count = chunks * MANY_CHUNKS;
+    DSC_TRY(time_calls(m, &one, vector, &a));
+    DSC_TRY(time_calls(m, &two, vector, &b));
+    DSC_TRY(time_calls(m, &many, vector, &c));
+    op_ns = c.n_ops > b.n_ops ? less(c.cpu_ns, b.cpu_ns) / (c.n_ops - b.n_ops) : 0;
+    a.cpu_ns = less(a.cpu_ns, a.n_ops * op_ns);
+    stage_ns = dsc_min_u64(less(less(b.cpu_ns, b.n_ops * op_ns), a.cpu_ns), a.cpu_ns);
     m->rates->op_ns = (uint32_t)dsc_min_u64(op_ns, 1000000);
-    m->rates->call_ns =
-        (uint32_t)dsc_min_u64(a.cpu_ns - dsc_min_u64(a.cpu_ns, a.n_ops * op_ns), 1000000000);
+    m->rates->stage_ns = (uint32_t)dsc_min_u64(stage_ns, 1000000000);
+    m->rates->call_ns = (uint32_t)dsc_min_u64(less(a.cpu_ns, stage_ns), 1000000000);
     return DSCOMM_OK;
 }
 
@@ -200,7 +214,7 @@ static dscomm_status_t meter_calls(struct dsc_meter *m)
     if (vector == NULL)
         return dsc_comm_fail(m->comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "%zu elements", n), -1);
     spin = dsc_net_set_spin(m->comm->net, 0);
-    st = time_both(m, vector, n);
+    st = time_three(m, vector);
     dsc_net_set_spin(m->comm->net, spin);
     dsc_free(vector);
     return st;

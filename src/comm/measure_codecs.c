@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Speeds of codecs: single operations of real plans. An owner is timed with one message and with
- * seven: what six more of them take is the price of six messages. CPU time of many operations, of
+ * three: what two more of them take is the price of two messages. CPU time of many operations, of
  * which a quarter were faster: whatever disturbs one only adds to it. Times the ranks that share a
  * CPU.
  *
@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#define NEAR_ELEMS ((size_t)1 << 17)    /* plans of all ranks stay below DSC_STREAM_BYTES */
+#define NEAR_ELEMS ((size_t)1 << 18)    /* plans of all ranks stay below DSC_STREAM_BYTES */
 #define FAR_ELEMS_MIN ((size_t)1 << 20) /* and here above */
 #define FAR_ELEMS_MAX ((size_t)1 << 23)
 #define FAR_CACHES 4      /* a rank's vectors are so many of its shares of the cache */
@@ -23,7 +23,7 @@
 #define SAMPLES_MIN 2
 #define LATE 2      /* times the time that was meant: what is left then is left out */
 #define FEW_RANKS 2 /* of the plans */
-#define MANY_RANKS 8
+#define MANY_RANKS 4
 #define N_PLANS 3
 #define MESSAGE_BYTES (2 * CHUNK_ELEMS * sizeof(float)) /* of any codec, with room */
 

@@ -362,7 +362,8 @@ struct outcome {
 
 /*
  * Rounds of a burst until there are enough, or `ns` have passed. Of several, one goes before that
- * does not count: a link that was idle is slower at first, or faster.
+ * does not count: a link that was idle is slower at first, or faster. The lower quartile is taken:
+ * whatever else runs on the machine makes a round slower, never faster.
  */
 static dscomm_status_t rounds(struct links *l, struct burst *b, uint64_t ns, uint64_t private_ns,
                               struct outcome *outcome_out)
@@ -384,9 +385,9 @@ static dscomm_status_t rounds(struct links *l, struct burst *b, uint64_t ns, uin
         n++;
         DSC_TRY(dsc_meter_agree(l->m, dsc_now_ns() - start, &agreed));
     } while (n < l->m->n_rounds && agreed.most + agreed.most / (n + 1) <= ns);
-    DSC_TRY(dsc_meter_agree(l->m, dsc_median(times, n), &agreed));
+    DSC_TRY(dsc_meter_agree(l->m, dsc_quartile(times, n), &agreed));
     outcome_out->message_ns = dsc_max_size(1, agreed.most);
-    DSC_TRY(dsc_meter_agree(l->m, dsc_quartile(cpus, n), &agreed)); /* others only add to it */
+    DSC_TRY(dsc_meter_agree(l->m, dsc_quartile(cpus, n), &agreed));
     outcome_out->cpu_ns = agreed.most;
     return DSCOMM_OK;
 }

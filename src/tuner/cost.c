@@ -208,6 +208,15 @@ static uint64_t overlapped_ns(const struct dsc_cost *cost, uint64_t cpu_ns,
     return add(busiest, fills - own_fill);
 }
 
+static uint64_t count_stages(const struct dsc_load *load)
+{
+    uint64_t n = 0;
+
+    for (int s = 0; s < DSC_LOAD_STAGES; s++)
+        n += load->stages[s].is_used;
+    return n;
+}
+
 /* Of what a rank computes: all of it, and moving bytes; as if it had a CPU for itself. */
 struct work {
     uint64_t cpu_ns, bytes_ns, n_chunks;
@@ -250,6 +259,7 @@ bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codec
         return false;
     sum_ops(load, codecs, rates, &codec_fs, &fixed_ns);
     sum_stages(load, &sums, question, rates, &cost, fill_ns, &own.n_chunks);
+    fixed_ns = add(fixed_ns, mul(count_stages(load), rates->stage_ns));
     own.bytes_ns = sums.byte_fs / FS_PER_NS;
     own.cpu_ns = add(add(sums.message_ns, fixed_ns),
                      add(own.bytes_ns, dsc_mul_div(codec_fs / FS_PER_NS, DSC_MILLION, measured)));

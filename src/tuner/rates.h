@@ -48,8 +48,9 @@ struct dsc_rates {
     uint32_t call_ns;                       /* fixed cost of a call */
     uint32_t op_ns;                         /* fixed cost of an operation of a plan */
     uint32_t overlap;                       /* 1: stages of a call overlap, 0: one after another */
-    uint32_t header_bytes;                  /* of each message, on top of what a codec makes */
-    uint64_t cache_bytes; /* last-level cache that ranks of a host share; 0: not known */
+    uint32_t stage_ns;     /* CPU time of a stage of a call: a rank sleeps and is woken in it */
+    uint32_t header_bytes; /* of each message, on top of what a codec makes */
+    uint64_t cache_bytes;  /* last-level cache that ranks of a host share; 0: not known */
 };
 
 /*
@@ -77,7 +78,7 @@ const struct dsc_codec_speed *dsc_rates_speed(const struct dsc_rates *rates, con
 
 /* ---- as bytes, little endian ---- */
 
-#define DSC_RATES_WIRE_BYTES (9 * 4 + 8 + DSC_TIERS_MAX * 40 + DSC_SPEEDS_MAX * (32 + 2 + 7 * 4))
+#define DSC_RATES_WIRE_BYTES (10 * 4 + 8 + DSC_TIERS_MAX * 40 + DSC_SPEEDS_MAX * (32 + 2 + 7 * 4))
 
 void dsc_rates_wire_put(const struct dsc_rates *rates, uint8_t wire[DSC_RATES_WIRE_BYTES]);
 /* DSCOMM_ERR_CORRUPT: a value is out of its range, *rates_out is as it was. from: rank, for the

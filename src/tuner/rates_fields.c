@@ -37,6 +37,7 @@ static const struct dsc_rates_field rates[] = {
     FIELD(dsc_rates, call_ns, 0, SECOND_NS, DSC_WORSE_MORE),
     FIELD(dsc_rates, op_ns, 0, SECOND_NS, DSC_WORSE_MORE),
     FIELD(dsc_rates, overlap, 0, 1, DSC_WORSE_LESS),
+    FIELD(dsc_rates, stage_ns, 0, SECOND_NS, DSC_WORSE_MORE),
     FIELD(dsc_rates, header_bytes, 0, 4096, DSC_WORSE_MORE),
     FIELD(dsc_rates, cache_bytes, 0, CACHE_MAX, DSC_WORSE_LESS),
 };

@@ -66,8 +66,9 @@ class Table(Case):
             speeds = [row for row in table if not row[0].isdigit()]
             self.assertIn(['none', 'fp32', 'off'], [row[:3] for row in speeds])
             for row in speeds:
-                self.assertEqual(len(row), 7, row)
+                self.assertEqual(len(row), 10, row)
                 self.assertGreater(float(row[3]), 0, row)
+                self.assertEqual([float(x) for x in row[7:]], [0, 0, 0], 'no time for far ones')
             self.assertIn('# ranks per host 2, ', out)
             self.assertIn('# no profile written: -o is none', out)
 

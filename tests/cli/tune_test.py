@@ -48,7 +48,7 @@ def profile(*tiers, speeds=(('none', 200000), ('fp32', 200000), ('int8', 900000)
         'rates': {'version': 2, 'n_tiers': len(tiers), 'tiers': list(tiers),
                   'n_speeds': len(speeds), 'speeds': [speed(*s) for s in speeds],
                   'cpus_per_host': 2, 'ranks_per_host': 2, 'call_ns': 3000, 'op_ns': 200,
-                  'overlap': 1, 'header_bytes': 0, 'cache_bytes': 0}})
+                  'overlap': 1, 'stage_ns': 0, 'header_bytes': 0, 'cache_bytes': 0}})
 
 
 class Case(unittest.TestCase):

@@ -170,6 +170,12 @@ TEST(MeasureAlone, OneRankHasCodecsAndNoLinks)
             << codec.codec->spec;
     /* what is packed takes longer than a copy, on any machine */
     EXPECT_GT(r.rates[0].speeds[3].send_fs, 2 * r.rates[0].speeds[0].send_fs);
+    /* vectors in memory are timed too, where it is known what is beyond the caches */
+    for (uint32_t i = 0; i < r.rates[0].n_speeds; i++) {
+        const struct dsc_codec_speed &speed = r.rates[0].speeds[i];
+        for (const uint32_t far_fs : { speed.far_send_fs, speed.far_own_fs, speed.far_decode_fs })
+            EXPECT_EQ(far_fs != 0, r.rates[0].cache_bytes != 0) << speed.spec;
+    }
 }
 
 TEST(MeasureErrors, ARankInAnotherCallIsNamed)

@@ -362,6 +362,7 @@ TEST_F(CoreTest, CpuAllowedIsTheAffinityMask)
             CPU_SET(cpu, &one);
     ASSERT_EQ(0, sched_setaffinity(0, sizeof(one), &one));
     EXPECT_EQ(1, dsc_cpu_allowed());
+    EXPECT_LT(dsc_cpu_cache_bytes(), uint64_t(1) << 40); /* 0 where it is not told */
     ASSERT_EQ(0, sched_setaffinity(0, sizeof(old), &old));
 }
 

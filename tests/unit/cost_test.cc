@@ -104,6 +104,19 @@ TEST(Cost, DriftScalesTheWire)
     EXPECT_EQ(find(options_of(q, rates), "none", DSC_ALG_TWO_SHOT, 1).wire_ns[0], before * 3 / 2);
 }
 
+TEST(Cost, EachStageCostsCpu)
+{
+    struct dsc_rates rates = plain_rates(1000000000);
+    const auto cpu_ns = [&](enum dsc_algorithm algorithm) {
+        return find(options_of(plain_question(4, 4096), rates), "none", algorithm, 1).cpu_ns;
+    };
+    const uint64_t one = cpu_ns(DSC_ALG_ONE_SHOT), two = cpu_ns(DSC_ALG_TWO_SHOT);
+
+    rates.stage_ns = 7000;
+    EXPECT_EQ(cpu_ns(DSC_ALG_ONE_SHOT), one + 7000);
+    EXPECT_EQ(cpu_ns(DSC_ALG_TWO_SHOT), two + 14000);
+}
+
 TEST(Cost, HeadersAreSent)
 {
     const size_t n = 1 << 20;

@@ -39,6 +39,7 @@ struct dsc_profile example()
     profile.rates.op_ns = 150;
     profile.rates.overlap = 1;
     profile.rates.header_bytes = 32;
+    profile.rates.stage_ns = 4000;
     profile.rates.cache_bytes = 16 << 20;
     return profile;
 }

@@ -52,6 +52,7 @@ struct dsc_rates example()
     rates.op_ns = 150;
     rates.overlap = 1;
     rates.header_bytes = 32;
+    rates.stage_ns = 4000;
     rates.cache_bytes = 16 << 20;
     return rates;
 }
@@ -108,10 +109,10 @@ TEST_F(Rates, BytesAreLittleEndianAndFixed)
     const uint8_t version_and_tiers[8] = { 2, 0, 0, 0, 2, 0, 0, 0 };
     const uint8_t latency[8] = { 0xDC, 0x05, 0, 0, 0, 0, 0, 0 }; /* 1500 */
 
-    EXPECT_EQ(wire.size(), 4332u);
+    EXPECT_EQ(wire.size(), 4336u);
     EXPECT_EQ(memcmp(wire.data(), version_and_tiers, 8), 0);
-    EXPECT_EQ(memcmp(wire.data() + 44 + 8, latency, 8), 0);
-    EXPECT_EQ(memcmp(wire.data() + 44 + 8 * 40, "int8\0", 5), 0);
+    EXPECT_EQ(memcmp(wire.data() + 48 + 8, latency, 8), 0);
+    EXPECT_EQ(memcmp(wire.data() + 48 + 8 * 40, "int8\0", 5), 0);
 }
 
 TEST_F(Rates, ValuesOutOfRangeAreNamed)
