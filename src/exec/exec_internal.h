@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private to src/exec: the inside of the host executor.
- *   exec_host.c   life, the loop that drives a call, waiting and deadlines
- *   exec_ops.c    one operation: its messages, its place, its states
- *   compute*.c    its arithmetic                        workers.c   threads that compute
+ *   exec_prepare.c   life, buffers and connections of a plan
+ *   exec_host.c      the loop that drives a call, waiting and deadlines
+ *   exec_ops.c       one operation: what it receives, its place, its states
+ *   exec_send.c      what it sends                       compute*.c  its arithmetic
+ *   workers.c        threads that compute                sample.c    what a call was like
  */
 #ifndef DSC_EXEC_INTERNAL_H
 #define DSC_EXEC_INTERNAL_H
 
 #include "exec/exec.h"
 #include "exec/workers.h"
+
+#define DSC_LOOK_AHEAD_MAX 4096 /* operations that may be under way */
 
 enum op_state {
     OP_WAITING, /* for messages, slots, other operations */
@@ -78,7 +82,44 @@ struct dsc_exec_run {
 dscomm_status_t dsc_ops_scan(struct dsc_exec_run *run, bool *moved_out);
 /* A job of the workers: computes one operation. ctx is the run. */
 void dsc_ops_job(void *ctx, uint32_t op_index, int thread);
-/* Is the slot of a message to send taken? */
-bool dsc_ops_slot_taken(struct dsc_exec_run *run, uint32_t send);
+
+/* Of the messages that an op receives: marks are no codec's. */
+static inline bool dsc_op_receives_variable(const struct dsc_exec_run *run, const struct dsc_op *op)
+{
+    return run->plan->codecs[op->tier]->variable && op->kind != DSC_OP_RESTORE;
+}
+
+static inline bool dsc_op_sends_variable(const struct dsc_exec_run *run, const struct dsc_op *op)
+{
+    return dsc_op_receives_variable(run, op) && op->kind != DSC_OP_RESULT;
+}
+
+/* ---- exec_send.c. send: index in plan->sends ---- */
+
+/* Memory of a message; NULL: its slot is taken. */
+static inline uint8_t *dsc_send_slot(struct dsc_exec_run *run, uint32_t send)
+{
+    const struct dsc_plan_msg *m = &run->plan->sends[send];
+    struct dsc_conn *conn = run->conns[m->conn];
+
+    return conn->ops->tx_slot(conn, run->tx_base[m->conn] + m->index);
+}
+
+/* payload: NULL, or where it lies if not in the slot. */
+void dsc_send_post(struct dsc_exec_run *run, uint32_t send, uint32_t bytes, const uint8_t *payload);
+/* Copies the op's message to every slot that is free now. True when nothing is left to post. */
+bool dsc_send_copies(struct dsc_exec_run *run, uint32_t op_index);
+/*
+ * As above where the message lies in the first send's slot: that one is posted last, because its
+ * memory is the receiver's from then on.
+ */
+void dsc_send_from_first_slot(struct dsc_exec_run *run, uint32_t op_index);
+/*
+ * Where the op's message lies already, byte for byte: in the input, which nobody writes before the
+ * message is out, in place neither: its sum comes back from who has received it (but not so in an
+ * all-to-all). NULL: nowhere (not looked into where it is not finite, as a NaN is sent in one form
+ * only), or the transport would copy it anyway, which workers do better.
+ */
+const uint8_t *dsc_send_in_input(const struct dsc_exec_run *run, const struct dsc_op *op);
 
 #endif

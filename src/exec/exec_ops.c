@@ -5,24 +5,14 @@
  * look-ahead, because slots are numbered.
  *
  * An operation that both receives and sends must not hold received messages while it waits for a
- * slot (that could deadlock): it then computes into a staging buffer. See plan.c for the proof.
+ * slot (that could deadlock): it then computes into a staging buffer. See plan/assemble.c
+ * for the proof.
  */
 #include "exec/exec_internal.h"
 
 #include <string.h>
 
 /* ---- receiving ---- */
-
-/* Of the messages that an op receives: marks are no codec's. */
-static bool receives_variable(const struct dsc_exec_run *run, const struct dsc_op *op)
-{
-    return run->plan->codecs[op->tier]->variable && op->kind != DSC_OP_RESTORE;
-}
-
-static bool sends_variable(const struct dsc_exec_run *run, const struct dsc_op *op)
-{
-    return receives_variable(run, op) && op->kind != DSC_OP_RESULT;
-}
 
 /* Messages of variable codecs say themselves how long they are; memory is there for the longest. */
 static bool has_right_size(const struct dsc_exec_run *run, const struct dsc_op *op,
@@ -31,7 +21,7 @@ static bool has_right_size(const struct dsc_exec_run *run, const struct dsc_op *
     const struct dsc_codec *const codec = run->plan->codecs[op->tier];
     const struct dsc_msg msg = { .bytes = (uint8_t *)payload, .n = op->n, .exponent = m->exponent };
 
-    if (!receives_variable(run, op))
+    if (!dsc_op_receives_variable(run, op))
         return bytes == m->bytes;
     return bytes <= m->bytes && codec->ops->used_bytes(codec, &msg, bytes) == bytes;
 }
@@ -52,7 +42,8 @@ static dscomm_status_t check_header(struct dsc_exec_run *run, const struct dsc_o
         return dsc_fail(DSCOMM_ERR_CORRUPT,
                         "message from rank %d has stage %u chunk %u bytes %u, expected %u %u %s%u",
                         peer, h->stage, h->chunk, h->payload_bytes, m->stage, m->chunk,
-                        receives_variable(run, op) ? "what its segments add up to, at most " : "",
+                        dsc_op_receives_variable(run, op) ? "what its segments add up to, at most "
+                                                          : "",
                         m->bytes);
     return DSCOMM_OK;
 }
@@ -94,99 +85,15 @@ static void release_messages(struct dsc_exec_run *run, const struct dsc_op *op)
     }
 }
 
-/* ---- sending ---- */
-
-static uint8_t *slot_of(struct dsc_exec_run *run, uint32_t send)
-{
-    const struct dsc_plan_msg *m = &run->plan->sends[send];
-    struct dsc_conn *conn = run->conns[m->conn];
-
-    return conn->ops->tx_slot(conn, run->tx_base[m->conn] + m->index);
-}
-
-bool dsc_ops_slot_taken(struct dsc_exec_run *run, uint32_t send)
-{
-    return slot_of(run, send) == NULL;
-}
-
-/* payload: NULL, or where it lies if not in the slot. */
-static void post_from(struct dsc_exec_run *run, uint32_t send, uint32_t bytes,
-                      const uint8_t *payload)
-{
-    const struct dsc_plan_msg *m = &run->plan->sends[send];
-    const uint64_t index = run->tx_base[m->conn] + m->index;
-    struct dsc_conn *conn = run->conns[m->conn];
-    const struct dsc_header header = { .magic = DSC_HEADER_MAGIC,
-                                       .version = DSC_HEADER_VERSION,
-                                       .kind = DSC_MSG_DATA,
-                                       .sequence = run->sequence,
-                                       .descriptor = run->plan->hash,
-                                       .chunk = m->chunk,
-                                       .stage = m->stage,
-                                       .payload_bytes = bytes,
-                                       .note = run->outcome.note };
-
-    if (payload != NULL)
-        conn->ops->tx_post_from(conn, index, &header, payload);
-    else
-        conn->ops->tx_post(conn, index, &header);
-    run->posted[send] = 1;
-    run->outcome.payload_tx_bytes += bytes;
-}
-
-static void post(struct dsc_exec_run *run, uint32_t op_index, uint32_t send)
-{
-    post_from(run, send, run->used[op_index], NULL);
-}
+/* ---- where an operation's message is made ---- */
 
 static bool all_slots_free(struct dsc_exec_run *run, const struct dsc_op *op)
 {
     for (uint32_t i = op->first_send; i < op->first_send + op->n_sends; i++)
-        if (slot_of(run, i) == NULL)
+        if (dsc_send_slot(run, i) == NULL)
             return false;
     return true;
 }
-
-/* Copies the op's message to every slot that is free now. True when nothing is left to post. */
-static bool post_copies(struct dsc_exec_run *run, uint32_t op_index)
-{
-    const struct dsc_op *op = &run->plan->ops[op_index];
-    bool all = true;
-
-    for (uint32_t i = op->first_send; i < op->first_send + op->n_sends; i++) {
-        uint8_t *slot;
-
-        if (run->posted[i])
-            continue;
-        slot = slot_of(run, i);
-        if (slot == NULL) {
-            all = false;
-            continue;
-        }
-        if (slot != run->bytes[op_index] && run->used[op_index] > 0)
-            memcpy(slot, run->bytes[op_index], run->used[op_index]);
-        post(run, op_index, i);
-    }
-    return all;
-}
-
-/*
- * As above where the message lies in the first send's slot: that one is posted last, because its
- * memory is the receiver's from then on.
- */
-static void post_from_first_slot(struct dsc_exec_run *run, uint32_t op_index)
-{
-    const struct dsc_op *op = &run->plan->ops[op_index];
-
-    for (uint32_t i = op->first_send + 1; i < op->first_send + op->n_sends; i++) {
-        if (run->used[op_index] > 0)
-            memcpy(slot_of(run, i), run->bytes[op_index], run->used[op_index]);
-        post(run, op_index, i);
-    }
-    post(run, op_index, op->first_send);
-}
-
-/* ---- where an operation's message is made ---- */
 
 static int take_staging(struct dsc_exec_run *run)
 {
@@ -215,7 +122,7 @@ static bool place_message(struct dsc_exec_run *run, uint32_t op_index, bool may_
     if (op->n_sends == 0)
         return true;
     if (all_slots_free(run, op)) {
-        run->bytes[op_index] = slot_of(run, op->first_send);
+        run->bytes[op_index] = dsc_send_slot(run, op->first_send);
         return true;
     }
     if (!may_stage)
@@ -243,7 +150,7 @@ static uint32_t used_bytes(const struct dsc_exec_run *run, uint32_t op_index)
     const struct dsc_codec *const codec = run->plan->codecs[op->tier];
     const struct dsc_msg msg = { .bytes = run->bytes[op_index], .n = op->n };
 
-    if (!sends_variable(run, op) || msg.bytes == NULL)
+    if (!dsc_op_sends_variable(run, op) || msg.bytes == NULL)
         return op->msg_bytes;
     return forwards(op) ? run->payload_bytes[op->first_recv]
                         : (uint32_t)dsc_codec_used_bytes(codec, &msg);
@@ -294,8 +201,8 @@ static dscomm_status_t on_computed(struct dsc_exec_run *run, uint32_t op_index)
     release_messages(run, op);
     run->state[op_index] = OP_SENDING;
     if (in_slot)
-        post_from_first_slot(run, op_index);
-    if (in_slot || post_copies(run, op_index))
+        dsc_send_from_first_slot(run, op_index);
+    if (in_slot || dsc_send_copies(run, op_index))
         finish_sending(run, op_index);
     return DSCOMM_IN_PROGRESS;
 }
@@ -308,31 +215,6 @@ static bool deps_done(const struct dsc_exec_run *run, const struct dsc_op *op)
     return true;
 }
 
-/*
- * Where the op's message lies already, byte for byte: in the input, which nobody writes before the
- * message is out, in place neither: its sum comes back from who has received it (but not so in an
- * all-to-all). NULL: nowhere (not looked into where it is not finite, as a NaN is sent in one form
- * only), or the transport would copy it anyway, which workers do better.
- */
-static const uint8_t *message_in_input(const struct dsc_exec_run *run, const struct dsc_op *op)
-{
-    const struct dscomm_plan *plan = run->plan;
-
-    if (op->kind != DSC_OP_SEND || op->own_partial != DSC_NO_BUFFER || op->n_sends != 1 ||
-        plan->params.dtype != DSCOMM_FLOAT32 || !plan->params.codecs[op->tier]->by_dtype ||
-        plan->codecs[op->tier]->variable || !run->compute.idle[op->tier] ||
-        op->msg_bytes != op->n * sizeof(float))
-        return NULL;
-    if (!run->conns[plan->sends[op->first_send].conn]->ops->reads_once ||
-        (plan->params.collective == DSC_ALL_TO_ALL &&
-         run->compute.call->send == run->compute.call->recv))
-        return NULL;
-    const float *const input =
-        (const float *)run->compute.call->send + (op->start - plan->send_base);
-
-    return run->compute.k->count_nonfinite(input, 1.0f, op->n) == 0 ? (const uint8_t *)input : NULL;
-}
-
 /* Positive: the op moved. DSCOMM_OK: it waits. */
 static dscomm_status_t start_op(struct dsc_exec_run *run, uint32_t op_index, bool may_stage)
 {
@@ -343,10 +225,10 @@ static dscomm_status_t start_op(struct dsc_exec_run *run, uint32_t op_index, boo
         return st < 0 ? st : DSCOMM_OK;
     if (!deps_done(run, op) || !place_message(run, op_index, may_stage))
         return DSCOMM_OK;
-    const uint8_t *const input = message_in_input(run, op);
+    const uint8_t *const input = dsc_send_in_input(run, op);
 
     if (input != NULL) {
-        post_from(run, op->first_send, op->msg_bytes, input);
+        dsc_send_post(run, op->first_send, op->msg_bytes, input);
         finish_sending(run, op_index);
         return DSCOMM_IN_PROGRESS;
     }
@@ -372,7 +254,7 @@ static dscomm_status_t step_op(struct dsc_exec_run *run, uint32_t op_index, bool
         run->state[op_index] = OP_SENDING; /* whatever is wrong with it: it runs no more */
         return on_computed(run, op_index);
     case OP_SENDING:
-        if (!post_copies(run, op_index))
+        if (!dsc_send_copies(run, op_index))
             return DSCOMM_OK;
         finish_sending(run, op_index);
         return DSCOMM_IN_PROGRESS;
