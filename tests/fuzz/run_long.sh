@@ -3,8 +3,9 @@
 # Long fuzzing, outside CI, with AddressSanitizer and UndefinedBehaviorSanitizer:
 #   decode  messages of every codec
 #   peer    headers, handshakes, records and control messages, at live endpoints
+#   net_plugin  the same at the net plugin for NCCL, and its packed messages
 #   plans   random ranks, tiers, codecs, windows, threads and transports against the Python model
-# A third of the time each. New inputs every time, by a seed that is printed; a failure leaves its
+# A quarter of the time each. New inputs every time, by a seed that is printed; a failure leaves its
 # input in build/fuzz and prints how to repeat it. With clang and libFuzzer installed, decode and
 # peer are steered by coverage as well, in the second half of their time.
 #
@@ -24,7 +25,7 @@ if ! [[ $MINUTES =~ ^[1-9][0-9]*$ && $SEED =~ ^[0-9]+$ ]]; then
     echo "usage: tests/fuzz/run_long.sh [MINUTES [SEED]]" >&2
     exit 2
 fi
-third=$((MINUTES * 20))
+quarter=$((MINUTES * 15))
 failed=()
 
 say() {
@@ -61,20 +62,20 @@ run_libfuzzer() { # name seconds
 
 run_target() { # name
     if [ "$with_libfuzzer" = 0 ]; then
-        say "$1, $third s"
-        run_plain "$1" "$third"
+        say "$1, $quarter s"
+        run_plain "$1" "$quarter"
         return
     fi
-    say "$1, $((third / 2)) s"
-    run_plain "$1" $((third / 2))
-    say "$1 with libFuzzer, $((third / 2)) s"
-    run_libfuzzer "$1" $((third / 2))
+    say "$1, $((quarter / 2)) s"
+    run_plain "$1" $((quarter / 2))
+    say "$1 with libFuzzer, $((quarter / 2)) s"
+    run_libfuzzer "$1" $((quarter / 2))
 }
 
 mkdir -p "$OUT"
 say "seed $SEED, $MINUTES minutes; building"
 cmake --preset asan >"$OUT/build.log"
-cmake --build --preset asan -- fuzz_decode fuzz_peer law_dump >>"$OUT/build.log" ||
+cmake --build --preset asan -- fuzz_decode fuzz_net_plugin fuzz_peer law_dump >>"$OUT/build.log" ||
     { tail -n 40 "$OUT/build.log" && exit 1; }
 with_libfuzzer=0
 if have_libfuzzer && cmake -S . -B build/libfuzzer -G Ninja -DCMAKE_BUILD_TYPE=Debug \
@@ -89,11 +90,13 @@ fi
 
 run_target decode
 run_target peer
-say "plans, $third s"
+say "net_plugin, $quarter s"
+run_plain net_plugin "$quarter"
+say "plans, $quarter s"
 python=/usr/bin/python3 # numpy is one of its packages
 [ -x "$python" ] || python=python3
 "$python" tests/fuzz/plans_fuzz.py --seed "$SEED" \
-    --seconds "$third" build/asan/tests/law_dump || failed+=(plans)
+    --seconds "$quarter" build/asan/tests/law_dump || failed+=(plans)
 
 say "result"
 if [ ${#failed[@]} -gt 0 ]; then
