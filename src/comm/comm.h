@@ -2,7 +2,7 @@
 /*
  * Inside of a communicator. comm.c makes and ends it, comm_tiers.c says which ranks are near each
  * other, arguments.c checks calls, collectives.c hands them to the backend, plans.c keeps plans by
- * shape. host.c is the host backend; mismatch.c (what ranks disagree on), notes.c (what ranks tell
+ * shape. host*.c is the host backend; mismatch.c (what ranks disagree on), notes.c (what ranks tell
  * each other of a call), gather.c (what they tell besides), stream.c (the ordered queue),
  * measure*.c (links and codecs for a tuner), batch.c and split.c are parts of it. The CUDA backend
  * is a library of its own, libdscomm_cuda.
@@ -10,62 +10,13 @@
 #ifndef DSC_COMM_H
 #define DSC_COMM_H
 
+#include "comm/calls.h"
 #include "comm/turns.h"
 #include "exec/exec.h"
 #include "topo/topo.h"
 #include "tuner/tuner.h"
 
 #define DSC_MAX_PLANS 256
-
-/* What a plan is looked up by. */
-struct dsc_shape {
-    enum dsc_collective collective;
-    int root;     /* of a broadcast, else 0 */
-    size_t count; /* as the caller gives it: of a share, where there are shares */
-    dscomm_dtype_t dtype;
-    dscomm_op_t op;
-    const struct dsc_codec *codec;
-    bool feedback;
-    int n_tensors;            /* fused in it; 0: a call by itself */
-    uint64_t sizes;           /* hash of their counts */
-    struct dsc_choice choice; /* of an allreduce */
-};
-
-/* A collective's arguments. */
-struct dsc_call_args {
-    const void *send;
-    void *recv;
-    struct dsc_shape shape;
-    dscomm_feedback_t *feedback;
-    struct dsc_batch *batch; /* calls that run as one, in place of send, recv and feedback */
-    bool is_taken;           /* in a group: is in a batch */
-};
-
-struct dsc_calls {
-    struct dsc_call_args *args;
-    size_t n, capacity;
-};
-
-/* Calls that were fused. Taken by who issues calls; the call that runs it gives it back. */
-struct dsc_batch {
-    struct dsc_batch *next;
-    struct dsc_calls calls;
-    _Atomic bool is_busy;
-};
-
-/* Calls of an open group on one communicator. */
-struct dsc_group {
-    struct dsc_calls calls;
-    dscomm_stream_t *stream; /* of all of them */
-    struct dscomm_comm *next;
-};
-
-/* Where fused vectors are packed: one batch at a time. */
-struct dsc_pack {
-    uint8_t *data;
-    float *residual; /* [2][residual_elems]: read, written */
-    size_t data_bytes, residual_elems;
-};
 
 /*
  * Of the last finished call, for whoever asks while the next one ends. Calls take no locks: the
@@ -190,21 +141,14 @@ DSC_SHARED void dsc_comm_init(struct dscomm_comm *comm, const struct dsc_backend
 /* The config that makes a communicator with the same settings; borrowed from comm. */
 void dsc_comm_config_of(const struct dscomm_comm *comm, dscomm_comm_config_t *config_out);
 
-/* ---- arguments.c ---- */
+/* ---- host_open.c ---- */
 
-/* The shape with codec NULL replaced by `none`. */
-struct dsc_shape dsc_shape_make(enum dsc_collective collective, size_t count, dscomm_dtype_t dtype,
-                                dscomm_op_t op, const dscomm_codec_t *codec, bool feedback);
-dscomm_status_t dsc_shape_check(const struct dscomm_comm *comm, const struct dsc_shape *shape);
-/* Pointers and the feedback object; the shape was checked. */
-dscomm_status_t dsc_call_check(const struct dscomm_comm *comm, const struct dsc_call_args *args);
-/* What an in-place call overwrites of its input; 0 bytes if it is not in place. */
-struct dsc_overlap {
-    void *memory;
-    size_t bytes;
-};
-DSC_SHARED struct dsc_overlap dsc_call_overlap(const struct dscomm_comm *comm,
-                                               const struct dsc_call_args *args);
+/*
+ * Makes the parts; takes boot->listen_fd, unless it fails before. tiers: as dsc_tiers_build()
+ * has them given, "" for those of the hosts.
+ */
+dscomm_status_t dsc_host_open(struct dscomm_comm *comm, struct dsc_bootstrap *boot,
+                              const struct dsc_env *env, const char *tiers);
 
 /* ---- host.c ---- */
 
@@ -271,32 +215,6 @@ DSC_SHARED void dsc_comm_set_failed(struct dscomm_comm *comm, dscomm_status_t st
 DSC_SHARED dscomm_status_t dsc_comm_fail(struct dscomm_comm *comm,
                                          const struct dsc_plan_entry *entry, dscomm_status_t st,
                                          int bad_rank);
-
-/* ---- group.c ---- */
-
-/* True if calls of this thread are to be kept for the end of its group. */
-bool dsc_group_is_open(void);
-/* The arguments were checked. */
-dscomm_status_t dsc_group_add(struct dscomm_comm *comm, dscomm_stream_t *stream,
-                              const struct dsc_call_args *args);
-/* Drops the communicator's kept calls. */
-void dsc_group_forget(struct dscomm_comm *comm);
-/* False: out of memory. */
-bool dsc_calls_append(struct dsc_calls *calls, const struct dsc_call_args *args);
-
-/* ---- batch.c ---- */
-
-/* Whether calls with such an object can be fused, and with each other. NULL allowed. */
-bool dsc_batch_takes(const dscomm_feedback_t *feedback);
-bool dsc_batch_agrees(const dscomm_feedback_t *a, const dscomm_feedback_t *b);
-/* An empty batch; NULL: out of memory. */
-struct dsc_batch *dsc_batch_take(struct dscomm_comm *comm);
-void dsc_batch_give(struct dsc_batch *batch);
-/* The call that a filled batch is. */
-struct dsc_call_args dsc_batch_args(struct dsc_batch *batch);
-/* In the call's turn. */
-dscomm_status_t dsc_batch_run(struct dscomm_comm *comm, const struct dsc_call_args *args);
-void dsc_batches_destroy(struct dscomm_comm *comm);
 
 /* ---- plans.c ---- */
 
@@ -392,11 +310,5 @@ DSC_SHARED int dsc_describe_difference(const char *mine, int my_rank, const char
  */
 void dsc_comm_explain_mismatch(struct dscomm_comm *comm, const char *descriptor, int bad_rank,
                                char *text, size_t text_bytes);
-
-/* ---- stream.c ---- */
-
-/* Queues the call; waits while the queue is full. */
-dscomm_status_t dsc_stream_add(struct dscomm_stream *stream, struct dscomm_comm *comm,
-                               uint32_t ticket, const struct dsc_call_args *args);
 
 #endif
