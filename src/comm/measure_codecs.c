@@ -117,6 +117,8 @@ static bool make_vectors(struct vectors *v)
         return false;
     memset(v->recv, 1, v->elems * sizeof(float)); /* pages are there before the clock runs */
     memset(v->residual[1], 0, v->elems * sizeof(float));
+    memset(v->messages, 0, MANY_RANKS * MESSAGE_BYTES);
+    memset(v->out, 0, MANY_RANKS * MESSAGE_BYTES);
     fill(v->residual[0], v->elems, DSCOMM_FLOAT32);
     return true;
 }

@@ -5,7 +5,7 @@
  * busiest of these resources, and what the others need before it starts and after it ends: the
  * first and the last chunk's way. Without overlap, and with a single chunk, everything adds up.
  * Where ranks share a CPU it works for one while the other waits: a call takes no less than what
- * all of them need of it.
+ * all of them need of it, and the more, the less time links leave for waiting.
  */
 #include "tuner/cost.h"
 
@@ -102,8 +102,8 @@ static uint64_t line_fs(const struct dsc_load *load, const struct dsc_load_ops *
     case DSC_OP_SEND:
     case DSC_OP_ENCODE:
         return mul(ops, speed->send_fs);
-    case DSC_OP_REDUCE: /* the own value is one more to add */
-        return mul(mul(n, line->n_recvs + line->n_ops), speed->add_fs);
+    case DSC_OP_REDUCE: /* the own value comes from one vector, the sum goes to another */
+        return add(mul(mul(n, line->n_recvs), speed->add_fs), mul(ops, speed->decode_fs));
     case DSC_OP_FINAL:
         return add(mul(mul(n, line->n_recvs), speed->add_fs), mul(ops, speed->own_fs));
     case DSC_OP_DECODE:
@@ -169,6 +169,14 @@ static uint64_t waiting_ns(const struct sums *sums, const struct dsc_question *q
     return wire - dsc_min_u64(wire, sums->moved_fs[s][t] / FS_PER_NS);
 }
 
+/* What a message is under way; sending it, waking up and taking it is in the CPU's time. */
+static uint64_t latency_ns(const struct dsc_rates *rates, int t)
+{
+    const uint64_t cpu_ns = 2 * (uint64_t)rates->tiers[t].message_ns + rates->stage_ns;
+
+    return rates->tiers[t].latency_ns - dsc_min_u64(rates->tiers[t].latency_ns, cpu_ns);
+}
+
 /* Latency of the chain, and what one chunk waits for a tier's wire in all stages. */
 static void sum_stages(const struct dsc_load *load, const struct sums *sums,
                        const struct dsc_question *question, const struct dsc_rates *rates,
@@ -184,7 +192,7 @@ static void sum_stages(const struct dsc_load *load, const struct sums *sums,
         *n_chunks = *n_chunks == 0 || chunks < *n_chunks ? chunks : *n_chunks;
         for (int t = 0; t < question->n_tiers; t++) {
             if (sums->crosses[s][t])
-                latency = max_u64(latency, rates->tiers[t].latency_ns);
+                latency = max_u64(latency, latency_ns(rates, t));
             fill_ns[t] = add(fill_ns[t], waiting_ns(sums, question, rates, s, t) / chunks);
         }
         cost->latency_ns = add(cost->latency_ns, latency);
@@ -222,23 +230,54 @@ struct work {
     uint64_t cpu_ns, bytes_ns, n_chunks;
 };
 
+/* Time that the wires of all tiers take beyond that in which a shared CPU moves their bytes. */
+static uint64_t wires_alone_ns(const struct dsc_cost *cost, const struct sums *sums,
+                               const struct dsc_rates *rates, int n_tiers, uint64_t sharing)
+{
+    uint64_t ns = 0;
+
+    for (int t = 0; t < n_tiers; t++) {
+        uint64_t moved_fs = 0;
+
+        if (rates->tiers[t].by_memory != 0)
+            continue;
+        for (int s = 0; s < DSC_LOAD_STAGES; s++)
+            moved_fs = add(moved_fs, sums->moved_fs[s][t]);
+        ns = add(ns, cost->wire_ns[t] -
+                         dsc_min_u64(cost->wire_ns[t],
+                                     dsc_mul_div(moved_fs / FS_PER_NS, sharing, DSC_MILLION)));
+    }
+    return ns;
+}
+
+/*
+ * A CPU that ranks share and links, both busy: a link waits while it is another rank's turn to
+ * compute. That adds half of the time where both take as long, and next to nothing where one of
+ * them has little to do.
+ */
+static uint64_t beside_ns(uint64_t a, uint64_t b)
+{
+    const uint64_t longer = max_u64(a, b), shorter = a < b ? a : b;
+
+    return longer == 0 ? 0 : add(longer, dsc_mul_div(shorter, shorter, mul(2, longer)));
+}
+
+/* Of a rank that has a CPU for itself. */
 static uint64_t total_ns(const struct dsc_cost *cost, const struct work *own,
                          const uint64_t fill_ns[DSC_MAX_TIERS], const struct dsc_rates *rates,
                          int n_tiers)
 {
-    const uint64_t beside_ns = own->cpu_ns - own->bytes_ns; /* bytes are moved while they travel */
+    const uint64_t unmoved_ns = own->cpu_ns - own->bytes_ns; /* bytes are moved while they travel */
     uint64_t wires_ns = 0;
 
     if (rates->overlap != 0)
-        return max_u64(
-            add(overlapped_ns(cost, own->cpu_ns, fill_ns,
-                              beside_ns / (own->n_chunks == 0 ? 1 : own->n_chunks), n_tiers),
-                cost->latency_ns),
-            cost->cpu_ns);
+        return add(overlapped_ns(cost, own->cpu_ns, fill_ns,
+                                 unmoved_ns / (own->n_chunks == 0 ? 1 : own->n_chunks), n_tiers),
+                   cost->latency_ns);
     for (int t = 0; t < n_tiers; t++)
         if (rates->tiers[t].by_memory == 0)
             wires_ns = add(wires_ns, cost->wire_ns[t]);
-    return max_u64(add(add(wires_ns, beside_ns), cost->latency_ns), cost->cpu_ns);
+    return add(add(wires_ns, unmoved_ns), cost->latency_ns);
 }
 
 bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
@@ -268,6 +307,10 @@ bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codec
     for (int t = 0; t < question->n_tiers; t++)
         cost.wire_ns[t] = wire_ns(question, rates, t, serial_bytes(&sums, t, rates->overlap != 0));
     cost.total_ns = total_ns(&cost, &own, fill_ns, rates, question->n_tiers);
+    if (now > DSC_MILLION)
+        cost.total_ns = max_u64(
+            cost.total_ns,
+            beside_ns(cost.cpu_ns, wires_alone_ns(&cost, &sums, rates, question->n_tiers, now)));
     *cost_out = cost;
     return true;
 }

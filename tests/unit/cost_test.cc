@@ -186,13 +186,45 @@ TEST(Cost, ACpuThatRanksShareWorksForOneWhileTheOtherWaits)
     const struct dsc_option wire = one_chunk(rates, n);
     EXPECT_EQ(wire.codec_ns, alone.codec_ns);
     EXPECT_EQ(wire.total_ns, alone.total_ns - alone.codec_ns / 2);
-    rates.ranks_per_host = 50; /* now the CPU is never idle, and nothing else counts */
+    rates.ranks_per_host = 50; /* now the CPU is as busy as the link, or so */
     struct dsc_question q = plain_question(2, n);
     q.ranks_per_host = 100;
     const struct dsc_option cpu = find(options_of(q, rates), "none", DSC_ALG_TWO_SHOT, 1);
     EXPECT_EQ(cpu.codec_ns, 2 * alone.codec_ns);
-    EXPECT_EQ(cpu.total_ns,
-              std::max(cpu.cpu_ns, cpu.wire_ns[0] + alone.codec_ns / 50 + cpu.latency_ns));
+    /* Both are busy: half of the shorter time, as far as it is as long, is in the longer's way. */
+    const double a = double(std::max(cpu.cpu_ns, cpu.wire_ns[0]));
+    const double b = double(std::min(cpu.cpu_ns, cpu.wire_ns[0]));
+    EXPECT_NEAR(double(cpu.total_ns), a + b * b / (2 * a), 1);
+}
+
+TEST(Cost, OnlyTheWayOfAMessageIsWaitedFor)
+{
+    struct dsc_rates rates = plain_rates(1000000000);
+
+    rates.tiers[0].latency_ns = 20000;
+    rates.tiers[0].message_ns = 3000; /* sent, and taken */
+    rates.stage_ns = 5000;            /* asleep, and awake again */
+    EXPECT_EQ(one_chunk(rates, 1 << 14).latency_ns, 2u * (20000 - 2 * 3000 - 5000));
+    rates.stage_ns = 20000;
+    EXPECT_EQ(one_chunk(rates, 1 << 14).latency_ns, 0u);
+}
+
+TEST(Cost, ASumOnTheWayUpComesFromOneVectorAndGoesToAnother)
+{
+    struct dsc_rates rates = plain_rates(1000000000);
+    const size_t n = 1 << 20;
+
+    rates.n_tiers = 2;
+    rates.tiers[1] = rates.tiers[0];
+    const std::vector<int> groups = host_groups(2, 2);
+    struct dsc_question q = question_of(4, groups, n, "balanced");
+    q.dtype = DSCOMM_FLOAT32;
+    /* Half is sent; a half is summed (one message); its half is sent on, the other one is owned
+     * and gets the other host's; then a quarter and a half come back. */
+    EXPECT_EQ(find(options_of(q, rates), "none", DSC_ALG_TWO_SHOT, 2).codec_ns,
+              (n / 2 * 100 + n / 2 * (200 + 800) + n / 4 * 100 + n / 4 * (200 + 400) +
+               (n / 4 + n / 2) * 800) /
+                  1000);
 }
 
 /* ---- vectors that caches do not hold ---- */
