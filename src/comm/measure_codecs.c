@@ -16,7 +16,7 @@
 #define NEAR_ELEMS ((size_t)1 << 18)    /* plans of all ranks stay below DSC_STREAM_BYTES */
 #define FAR_ELEMS_MIN ((size_t)1 << 20) /* and here above */
 #define FAR_ELEMS_MAX ((size_t)1 << 23)
-#define FAR_CACHES 16 /* a rank's vectors are so many of its shares of the cache */
+#define FAR_CACHES 16     /* a rank's vectors are so many of its shares of the cache */
 #define CHUNK_ELEMS 65536 /* much as calls have by default */
 #define REPEAT ((size_t)32768)
 #define SAMPLES_MAX 16
