@@ -277,10 +277,11 @@ uint64_t dsc_question_far_ppm(const struct dsc_question *q, const struct dsc_rat
         q->ranks_per_host > 0 ? (uint64_t)q->ranks_per_host : rates->ranks_per_host;
     const uint64_t per_elem = 2 * dsc_dtype_bytes(q->dtype) + (feedback ? 2 * sizeof(float) : 0);
     const uint64_t touched = dsc_mul_div(q->count, ranks * per_elem, 1);
+    const uint64_t cache = rates->cache_bytes, half = cache / 2;
 
-    if (rates->cache_bytes == 0 || touched <= rates->cache_bytes)
+    if (cache == 0 || touched <= half)
         return 0;
-    return dsc_mul_div(touched - rates->cache_bytes, DSC_MILLION, touched);
+    return touched >= cache ? DSC_MILLION : dsc_mul_div(touched - half, DSC_MILLION, cache - half);
 }
 
 static uint32_t mix_fs(uint32_t near_fs, uint32_t far_fs, uint64_t ppm)

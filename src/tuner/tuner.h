@@ -58,7 +58,9 @@ struct dsc_question {
 
 /*
  * What caches do not hold of what calls on a host touch, in millionths: vectors in and out, and
- * with feedback residuals in and out. So much of an operation goes at the speed of memory.
+ * with feedback residuals in and out. So much of an operation goes at the speed of memory. None up
+ * to half of the cache, which holds messages and other things too; all from the whole cache on,
+ * since by the end of a call the last vectors have driven out the first.
  */
 uint64_t dsc_question_far_ppm(const struct dsc_question *question, const struct dsc_rates *rates,
                               bool feedback);

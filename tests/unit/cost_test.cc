@@ -258,12 +258,15 @@ TEST(Cost, VectorsBeyondTheCacheTakeTheSpeedsOfMemory)
     const uint64_t far_ns = n / 2 * (300 + 200 + 1200 + 2400) / 1000; /* messages stay near */
 
     EXPECT_EQ(codec_ns(rates, n, "none", 1), near_ns) << "cache not known";
-    rates.cache_bytes = 8 * n; /* 4 bytes in, 4 out: it holds them */
+    rates.cache_bytes = 16 * n; /* 4 bytes in, 4 out: half of it */
     EXPECT_EQ(codec_ns(rates, n, "none", 1), near_ns);
-    rates.cache_bytes = 4 * n; /* half of them */
-    EXPECT_EQ(codec_ns(rates, n, "none", 1), (near_ns + far_ns) / 2);
-    rates.cache_bytes = 1;
-    EXPECT_NEAR(double(codec_ns(rates, n, "none", 1)), double(far_ns), 1e-5 * double(far_ns));
+    rates.cache_bytes = 8 * n * 4 / 3; /* three quarters of it */
+    EXPECT_NEAR(double(codec_ns(rates, n, "none", 1)), double(near_ns + far_ns) / 2,
+                1e-5 * double(far_ns));
+    for (const uint64_t cache : { 8 * n, 4 * n, n / n }) {
+        rates.cache_bytes = cache;
+        EXPECT_EQ(codec_ns(rates, n, "none", 1), far_ns) << cache;
+    }
 }
 
 TEST(Cost, RanksAndResidualsShareTheCache)
@@ -272,11 +275,11 @@ TEST(Cost, RanksAndResidualsShareTheCache)
     struct dsc_rates rates = far_rates();
 
     rates.cpus_per_host = rates.ranks_per_host = 4;
-    rates.cache_bytes = 8 * n;
+    rates.cache_bytes = 16 * n;
     const uint64_t near_ns = codec_ns(rates, n, "none", 1);
     EXPECT_GT(codec_ns(rates, n, "int8", 1), near_ns) << "a residual in, one out";
     EXPECT_GT(codec_ns(rates, n, "none", 2), near_ns) << "vectors of two ranks";
-    rates.cache_bytes = 16 * n;
+    rates.cache_bytes = 32 * n;
     EXPECT_EQ(codec_ns(rates, n, "int8", 1), near_ns);
     EXPECT_EQ(codec_ns(rates, n, "none", 2), near_ns);
 }
