@@ -102,8 +102,8 @@ static uint64_t line_fs(const struct dsc_load *load, const struct dsc_load_ops *
     case DSC_OP_SEND:
     case DSC_OP_ENCODE:
         return mul(ops, speed->send_fs);
-    case DSC_OP_REDUCE: /* the own value comes from one vector, the sum goes to another */
-        return add(mul(mul(n, line->n_recvs), speed->add_fs), mul(ops, speed->decode_fs));
+    case DSC_OP_REDUCE: /* the own value comes from one vector, the sum goes to another: twice */
+        return add(mul(mul(n, line->n_recvs), speed->add_fs), mul(mul(2, ops), speed->decode_fs));
     case DSC_OP_FINAL:
         return add(mul(mul(n, line->n_recvs), speed->add_fs), mul(ops, speed->own_fs));
     case DSC_OP_DECODE:

@@ -222,7 +222,7 @@ TEST(Cost, ASumOnTheWayUpComesFromOneVectorAndGoesToAnother)
     /* Half is sent; a half is summed (one message); its half is sent on, the other one is owned
      * and gets the other host's; then a quarter and a half come back. */
     EXPECT_EQ(find(options_of(q, rates), "none", DSC_ALG_TWO_SHOT, 2).codec_ns,
-              (n / 2 * 100 + n / 2 * (200 + 800) + n / 4 * 100 + n / 4 * (200 + 400) +
+              (n / 2 * 100 + n / 2 * (200 + 2 * 800) + n / 4 * 100 + n / 4 * (200 + 400) +
                (n / 4 + n / 2) * 800) /
                   1000);
 }
