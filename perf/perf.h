@@ -5,8 +5,9 @@
  * public headers of the library are used. docs/perf.md defines every figure.
  *
  *   perf_args.c     options             perf_control.c  small facts shared over the communicator
- *   perf_data.c     inputs              perf_check.c    what is right
- *   perf_launch.c   processes, threads  perf_measure.c  the loop over codecs, types and sizes
+ *   perf_data.c     sources of inputs   perf_inputs.c   what a call gets of them, and its sum
+ *   perf_check.c    what is right       perf_rank.c     a rank's life, loops over codecs and sizes
+ *   perf_launch.c   processes, threads  perf_measure.c  the calls of a row
  *   perf_report.c   table, summary      perf_json.c     the same as JSON
  *   perf_getopt.c   the command line    perf_vectors.c  what a collective's vectors hold
  *   perf_host.c     vectors in host memory      perf_cuda.c, perf_no_cuda.c  in a GPU's
@@ -85,6 +86,9 @@ struct perf_source {
     size_t n_sets, n_elems;
     float *values; /* [n_sets][n_elems], finite */
 };
+
+/* A mixed counter: bits that look random. */
+uint64_t perf_splitmix64(uint64_t x);
 
 bool perf_source_init(struct perf_source *source, const struct perf_args *args);
 void perf_source_fini(struct perf_source *source);
@@ -233,6 +237,9 @@ struct perf_result {
     double err;        /* larger of both placements */
     struct perf_placement places[2]; /* out-of-place, in-place */
 };
+
+/* Measures a row in both placements, checks it, reports it. Collective. */
+dscomm_status_t perf_run_row(struct perf_rank *pr, const struct perf_row *row);
 
 /* Runs all rows. PERF_EXIT_*; prints why. id NULL: the launcher's variables. */
 int perf_rank_run(const struct perf_args *args, const struct perf_collective *coll,
