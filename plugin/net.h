@@ -24,7 +24,12 @@
 #define NET_DEVICES_MAX NCCL_DEVICES_MAX
 
 /* Kinds of networks; net_core.c lists them. */
-extern const struct nccl_net_v12 net_tcp, net_wrap;
+extern const struct nccl_net_v12 net_tcp, net_verbs, net_wrap;
+
+/* RDMA ports that DSCOMM_IB_HCA allows. Errors are those of settings. */
+nccl_result_t net_verbs_count(int *n_out);
+/* Which network carries messages: as DSCOMM_NET says, net_verbs or net_tcp. */
+nccl_result_t net_carrier(const struct dsc_env *env, const struct nccl_net_v12 **net_out);
 
 /* Whether settings ask for net_wrap: then connections carry its messages. */
 bool net_is_wrapped(const struct dsc_env *env);
@@ -64,14 +69,21 @@ nccl_result_t net_result(dscomm_status_t status);
 /* ---- net_device.c: network cards as NCCL sees them ---- */
 
 struct net_device {
-    struct dsc_netif netif;
-    char pci_path[256]; /* empty: none */
+    char name[64];
+    union dsc_addr addr; /* of its sockets */
+    char pci_path[256];  /* empty: none */
     uint64_t guid;
+    int port;
     int speed; /* Mbit/s; 10000 where nothing tells */
+    int max_comms;
+    int ptr_support;
+    size_t max_bytes; /* of a message */
 };
 
 /* Fills in devices from DSCOMM_SOCKET_IFNAME and sysfs. */
 dscomm_status_t net_devices_find(struct net_device *devices, size_t max, int *n_out);
+/* The real path of CLASS/NAME/device below /sys/class; empty: none. */
+void net_device_pci_path(const char *class_name, const char *name, char *path, size_t bytes);
 /* Strings in props stay the device's. */
 void net_device_props(const struct net_device *device, int index, struct nccl_props_v12 *props);
 

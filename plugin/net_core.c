@@ -65,6 +65,17 @@ bool net_is_wrapped(const struct dsc_env *env)
            env->net_meter[0] != '\0';
 }
 
+nccl_result_t net_carrier(const struct dsc_env *env, const struct nccl_net_v12 **net_out)
+{
+    nccl_result_t result = NCCL_SUCCESS;
+    int n = 0;
+
+    if (strcmp(env->net, "auto") == 0)
+        result = net_verbs_count(&n);
+    *net_out = n > 0 || strcmp(env->net, "verbs") == 0 ? &net_verbs : &net_tcp;
+    return result;
+}
+
 /* "eth0 25000 Mbit/s, eth1 25000 Mbit/s" */
 static void list_devices(const struct nccl_net_v12 *net, char *text, size_t bytes)
 {
@@ -88,27 +99,34 @@ static void list_devices(const struct nccl_net_v12 *net, char *text, size_t byte
 }
 
 /* The one line of an init(). */
-static void say_what_is_used(const struct nccl_net_v12 *net, const struct dsc_env *env)
+static void say_what_is_used(const struct nccl_net_v12 *net, const struct nccl_net_v12 *carrier,
+                             const struct dsc_env *env)
 {
-    char text[640];
+    char text[640], sockets[48] = "";
 
     list_devices(net, text, sizeof(text));
-    net_info(NCCL_LOG_INIT | NCCL_LOG_NET,
-             "NET/" NET_NAME " %s: %s over %s, %d socket%s each, compression %s", dscomm_version(),
-             env->net_inner[0] != '\0' ? env->net_inner : net_tcp.name, text,
-             (int)env->socket_nsocks, env->socket_nsocks == 1 ? "" : "s", env->net_compress);
+    if (carrier == &net_tcp)
+        snprintf(sockets, sizeof(sockets), ", %d socket%s each", (int)env->socket_nsocks,
+                 env->socket_nsocks == 1 ? "" : "s");
+    net_info(NCCL_LOG_INIT | NCCL_LOG_NET, "NET/" NET_NAME " %s: %s over %s%s, compression %s",
+             dscomm_version(), env->net_inner[0] != '\0' ? env->net_inner : carrier->name, text,
+             sockets, env->net_compress);
 }
 
 static nccl_result_t start(struct nccl_comm_config *config, nccl_logger_t *logger)
 {
-    const struct nccl_net_v12 *net;
+    const struct nccl_net_v12 *net, *carrier = NULL; /* NULL: another plugin */
     const struct dsc_env *env;
-    nccl_result_t result;
+    nccl_result_t result = NCCL_SUCCESS;
     void *unused = NULL;
 
     if (dsc_env_get(&env) < 0)
         return NCCL_INVALID_USAGE;
-    net = net_is_wrapped(env) ? &net_wrap : &net_tcp;
+    if (env->net_inner[0] == '\0')
+        result = net_carrier(env, &carrier);
+    if (result != NCCL_SUCCESS)
+        return result;
+    net = net_is_wrapped(env) ? &net_wrap : carrier;
     result = net->init(&unused, 0, config, logger, NULL);
     if (result != NCCL_SUCCESS)
         return result;
@@ -117,7 +135,7 @@ static nccl_result_t start(struct nccl_comm_config *config, nccl_logger_t *logge
         warn_of_ll128();
     }
     atomic_store_explicit(&chosen, net, memory_order_release);
-    say_what_is_used(net, env);
+    say_what_is_used(net, carrier, env);
     return NCCL_SUCCESS;
 }
 

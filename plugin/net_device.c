@@ -40,12 +40,12 @@ static int read_speed(const char *name)
     return speed > 0 && speed <= 100000000 ? (int)speed : SPEED_UNKNOWN;
 }
 
-static void read_pci_path(const char *name, char *path, size_t bytes)
+void net_device_pci_path(const char *class_name, const char *name, char *path, size_t bytes)
 {
     char link[128], real[PATH_MAX];
 
     path[0] = '\0';
-    snprintf(link, sizeof(link), "/sys/class/net/%.15s/device", name);
+    snprintf(link, sizeof(link), "/sys/class/%.20s/%.63s/device", class_name, name);
     if (realpath(link, real) != NULL && strlen(real) < bytes)
         memcpy(path, real, strlen(real) + 1);
 }
@@ -74,10 +74,14 @@ dscomm_status_t net_devices_find(struct net_device *devices, size_t max, int *n_
     for (size_t i = 0; i < n; i++) {
         struct net_device *const device = &devices[i];
 
-        device->netif = netifs[i];
-        read_pci_path(netifs[i].name, device->pci_path, sizeof(device->pci_path));
-        device->guid = make_guid(&netifs[i]);
-        device->speed = read_speed(netifs[i].name);
+        *device = (struct net_device){ .addr = netifs[i].addr,
+                                       .guid = make_guid(&netifs[i]),
+                                       .speed = read_speed(netifs[i].name),
+                                       .max_comms = 65536,
+                                       .ptr_support = NCCL_PTR_HOST,
+                                       .max_bytes = NCCL_NET_BYTES_MAX };
+        snprintf(device->name, sizeof(device->name), "%s", netifs[i].name);
+        net_device_pci_path("net", device->name, device->pci_path, sizeof(device->pci_path));
     }
     *n_out = (int)n;
     return DSCOMM_OK;
@@ -86,17 +90,17 @@ dscomm_status_t net_devices_find(struct net_device *devices, size_t max, int *n_
 void net_device_props(const struct net_device *device, int index, struct nccl_props_v12 *props)
 {
     *props = (struct nccl_props_v12){
-        .name = (char *)(uintptr_t)device->netif.name,
+        .name = (char *)(uintptr_t)device->name,
         .pci_path = device->pci_path[0] != '\0' ? (char *)(uintptr_t)device->pci_path : NULL,
         .guid = device->guid,
-        .ptr_support = NCCL_PTR_HOST,
+        .ptr_support = device->ptr_support,
         .speed = device->speed,
-        .port = 0,
-        .max_comms = 65536,
+        .port = device->port,
+        .max_comms = device->max_comms,
         .max_recvs = 1,
         .vdevice = { .n_devs = 1, .devs = { index } },
-        .max_p2p_bytes = NCCL_NET_BYTES_MAX,
-        .max_coll_bytes = NCCL_NET_BYTES_MAX,
+        .max_p2p_bytes = device->max_bytes,
+        .max_coll_bytes = device->max_bytes,
         .max_multi_request = 1,
         .rail = NCCL_UNDEFINED,
         .plane = NCCL_UNDEFINED,

@@ -58,6 +58,16 @@ static nccl_result_t reg_mr_v8(void *comm, void *data, size_t bytes, int type, v
     return net_chosen()->reg_mr(comm, data, bytes, type, mr);
 }
 
+static nccl_result_t reg_mr_dma_buf(void *comm, void *data, size_t bytes, int type, uint64_t offset,
+                                    int fd, void **mr)
+{
+    if (net_chosen()->reg_mr_dma_buf != NULL)
+        return net_chosen()->reg_mr_dma_buf(comm, data, bytes, type, offset, fd, mr);
+    *mr = NULL;
+    net_warn(NET_NAME ": %s cannot use a dma-buf", net_chosen()->name);
+    return NCCL_INVALID_USAGE;
+}
+
 static nccl_result_t dereg_mr(void *comm, void *mr)
 {
     return net_chosen()->dereg_mr(comm, mr);
@@ -220,9 +230,10 @@ NET_GET_PROPERTIES(v6, NET_PROPS_COMMON(p))
 /* ---- the tables ---- */
 
 /* Members that are named alike and do the same in all versions. */
-#define NET_TABLE_COMMON                                                                        \
-    .name = NET_NAME, .devices = devices, .dereg_mr = dereg_mr, .iflush = iflush, .test = test, \
-    .close_send = close_send, .close_recv = close_recv, .close_listen = close_listen
+#define NET_TABLE_COMMON                                                                          \
+    .name = NET_NAME, .devices = devices, .reg_mr_dma_buf = reg_mr_dma_buf, .dereg_mr = dereg_mr, \
+    .iflush = iflush, .test = test, .close_send = close_send, .close_recv = close_recv,           \
+    .close_listen = close_listen
 
 extern const struct nccl_net_v12 ncclNetPlugin_v12;
 extern const struct nccl_net_v11 ncclNetPlugin_v11;

@@ -35,12 +35,12 @@ static nccl_result_t tcp_devices(int *n)
     return NCCL_SUCCESS;
 }
 
-const struct net_device *tcp_device(int dev)
+static const struct net_device *tcp_device(int dev)
 {
     return dev >= 0 && dev < n_devices ? &devices[dev] : NULL;
 }
 
-int tcp_n_devices(void)
+static int tcp_n_devices(void)
 {
     return n_devices;
 }
@@ -205,6 +205,8 @@ static nccl_result_t tcp_test(void *request, int *done, int *bytes)
     return NCCL_SUCCESS;
 }
 
+/* ---- connections ---- */
+
 /*
  * What has been sent stays in the kernel's hands; the peer of a receiver that closes early sees a
  * reset. Neither waits.
@@ -215,10 +217,38 @@ static nccl_result_t tcp_close(void *comm)
     return NCCL_SUCCESS;
 }
 
+static int tcp_n_socks(const struct dsc_env *env)
+{
+    return (int)env->socket_nsocks;
+}
+
+static const struct net_kind kind = {
+    .name = "tcp",
+    .id = 0,
+    .version = TCP_WIRE_VERSION,
+    .device = tcp_device,
+    .n_devices = tcp_n_devices,
+    .n_socks = tcp_n_socks,
+    .open_comm = tcp_open_comm,
+    .close = tcp_close,
+};
+
+static nccl_result_t tcp_listen(void *ctx, int dev, void *handle, void **listen_comm)
+{
+    return net_listen(&kind, ctx, dev, handle, listen_comm);
+}
+
+static nccl_result_t tcp_connect(void *ctx, int dev, void *handle, void **send_comm,
+                                 struct nccl_device_handle **device)
+{
+    (void)device;
+    return net_connect(&kind, ctx, dev, handle, send_comm);
+}
+
 static nccl_result_t tcp_finalize(void *ctx)
 {
     (void)ctx;
-    tcp_connect_abandon_all();
+    net_connect_abandon_all();
     return NCCL_SUCCESS;
 }
 
@@ -229,7 +259,7 @@ const struct nccl_net_v12 net_tcp = {
     .get_properties = tcp_get_properties,
     .listen = tcp_listen,
     .connect = tcp_connect,
-    .accept = tcp_accept,
+    .accept = net_accept,
     .reg_mr = tcp_reg_mr,
     .dereg_mr = tcp_dereg_mr,
     .isend = tcp_isend,
@@ -238,6 +268,6 @@ const struct nccl_net_v12 net_tcp = {
     .test = tcp_test,
     .close_send = tcp_close,
     .close_recv = tcp_close,
-    .close_listen = tcp_close_listen,
+    .close_listen = net_close_listen,
     .finalize = tcp_finalize,
 };

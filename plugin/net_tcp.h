@@ -16,10 +16,9 @@
 #ifndef DSC_NET_TCP_H
 #define DSC_NET_TCP_H
 
-#include "net.h"
-#include "transport/handshake.h"
+#include "net_connect.h"
 
-#define TCP_SOCKS_MAX 16
+#define TCP_SOCKS_MAX NET_SOCKS_MAX
 #define TCP_WIRE_VERSION 1u
 #define TCP_HEADER_BYTES 16
 #define TCP_STRIPE_MIN ((size_t)128 << 10) /* below, a system call costs more than it spreads */
@@ -101,21 +100,8 @@ nccl_result_t tcp_recv_progress(struct tcp_comm *comm);
 
 /* ---- net_tcp_comm.c ---- */
 
-/* Takes the sockets over. NULL: no memory. */
-struct tcp_comm *tcp_comm_create(bool sends, const int *fds, int n_socks);
+/* As net_kind has it. */
+void *tcp_open_comm(int dev, bool sends, const int *fds, int n_socks);
 void tcp_comm_destroy(struct tcp_comm *comm); /* NULL allowed */
-
-/* ---- net_tcp_listen.c, net_tcp_connect.c ---- */
-
-nccl_result_t tcp_listen(void *ctx, int dev, void *handle, void **listen_comm);
-nccl_result_t tcp_connect(void *ctx, int dev, void *handle, void **send_comm,
-                          struct nccl_device_handle **device);
-nccl_result_t tcp_accept(void *listen_comm, void **recv_comm, struct nccl_device_handle **device);
-nccl_result_t tcp_close_listen(void *listen_comm);
-/* Drops connections that were begun and never finished: NCCL has no call to say so. */
-void tcp_connect_abandon_all(void);
-
-const struct net_device *tcp_device(int dev); /* NULL: no such */
-int tcp_n_devices(void);
 
 #endif

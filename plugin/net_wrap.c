@@ -50,6 +50,7 @@ static nccl_result_t wrap_init(void **ctx, uint64_t comm_id, struct nccl_comm_co
                                nccl_logger_t *logger, nccl_profiler_t *profiler)
 {
     const struct dsc_env *env;
+    nccl_result_t result;
 
     *ctx = NULL;
     if (dsc_env_get(&env) < 0)
@@ -58,8 +59,12 @@ static nccl_result_t wrap_init(void **ctx, uint64_t comm_id, struct nccl_comm_co
         return NCCL_SUCCESS;
     if (env->net_inner[0] != '\0')
         return load_inner(env->net_inner, config, logger, profiler);
-    inner = &net_tcp;
-    return inner->init(ctx, comm_id, config, logger, profiler);
+    result = net_carrier(env, &inner);
+    if (result == NCCL_SUCCESS)
+        result = inner->init(ctx, comm_id, config, logger, profiler);
+    if (result != NCCL_SUCCESS)
+        inner = NULL;
+    return result;
 }
 
 static nccl_result_t wrap_finalize(void *ctx)

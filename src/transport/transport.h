@@ -284,6 +284,7 @@ void dsc_transport_no_settle(struct dsc_conn *conn);
 /* Default of transports whose messages come with a bell or through a descriptor. */
 bool dsc_transport_no_arm(struct dsc_conn *conn);
 
+#define DSC_VERBS_TEXT_BYTES 256 /* of why RDMA cannot be had */
 /*
  * The key of the RDMA port that this process would use, for dsc_peer_info; 0: none. wish MUST:
  * none is DSCOMM_ERR_UNSUPPORTED. Settings that do not fit what is here are DSCOMM_ERR_ENV.

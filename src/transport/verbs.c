@@ -15,6 +15,7 @@
 
 #include "transport/bytes.h"
 #include "transport/header.h"
+#include "transport/verbs_qp.h"
 
 #define POLLED 16
 
@@ -35,23 +36,6 @@ static void give_up(struct verbs_conn *conn, dscomm_status_t status, const char 
                       port->number, reason, port->is_down ? "; the port is down" : "");
 }
 
-static dscomm_status_t status_of(enum ibv_wc_status status)
-{
-    switch (status) {
-    case IBV_WC_RETRY_EXC_ERR:
-    case IBV_WC_RNR_RETRY_EXC_ERR:
-    case IBV_WC_RESP_TIMEOUT_ERR:
-    case IBV_WC_REM_ABORT_ERR:
-        return DSCOMM_ERR_PEER_LOST;
-    case IBV_WC_REM_ACCESS_ERR:
-    case IBV_WC_REM_INV_REQ_ERR:
-    case IBV_WC_REM_OP_ERR:
-        return DSCOMM_ERR_CORRUPT; /* the two sides do not have the same idea of the slots */
-    default:
-        return DSCOMM_ERR_SYSTEM;
-    }
-}
-
 /* The first one says why; the others are flushed because of it. */
 static void take_failure(struct verbs_conn *conn, const struct ibv_wc *wc)
 {
@@ -61,8 +45,8 @@ static void take_failure(struct verbs_conn *conn, const struct ibv_wc *wc)
         return;
     snprintf(reason, sizeof(reason), "%s (%d)", conn->verbs->wc_status_str(wc->status),
              (int)wc->status);
-    give_up(conn, status_of(wc->status), wc->wr_id == DSC_VERBS_RECEIVE ? "receiving" : "sending",
-            reason);
+    give_up(conn, dsc_verbs_status(wc->status),
+            wc->wr_id == DSC_VERBS_RECEIVE ? "receiving" : "sending", reason);
 }
 
 static void refuse(struct verbs_conn *conn, uint64_t index, const char *wrong)

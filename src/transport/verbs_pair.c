@@ -9,38 +9,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#define HOP_LIMIT 64
-#define RNR_TIMER 12 /* 0.64 ms; never needed between honest peers */
-#define RNR_FOREVER 7
+#include "transport/verbs_qp.h"
+
 #define WANTED_INLINE 256 /* a small message travels with its request */
-#define END_NS 1000000000u
 
-/* ---- what can be too low ---- */
-
-static void say_limit(char *text, const char *what, const char *name, int resource, int error)
-{
-    struct rlimit limit = { 0 };
-
-    (void)getrlimit(resource, &limit);
-    if (error == ENOMEM && resource == RLIMIT_MEMLOCK)
-        snprintf(text, DSC_VERBS_TEXT_BYTES,
-                 "%s with %s: %s; at most %llu KiB may be locked (ulimit -l): raise it, or lower "
-                 "DSCOMM_WINDOW or DSCOMM_CHUNK_BYTES",
-                 what, name, strerror(error), (unsigned long long)limit.rlim_cur / 1024);
-    else if (error == EMFILE)
-        snprintf(text, DSC_VERBS_TEXT_BYTES, "%s with %s: %s; the limit is %llu (ulimit -n)", what,
-                 name, strerror(error), (unsigned long long)limit.rlim_cur);
-    else
-        snprintf(text, DSC_VERBS_TEXT_BYTES, "%s with %s: %s", what, name, strerror(error));
-}
+#define ELSE_HELPS ", or lower DSCOMM_WINDOW or DSCOMM_CHUNK_BYTES"
 
 /* ---- memory ---- */
 
@@ -78,7 +57,7 @@ static const char *map_memory(struct verbs_conn *conn, char *text)
     const int error = errno;
 
     snprintf(what, sizeof(what), "cannot register %zu KiB of slots", conn->bytes / 1024);
-    say_limit(text, what, name, RLIMIT_MEMLOCK, error);
+    dsc_verbs_say_limit(text, what, name, RLIMIT_MEMLOCK, error, ELSE_HELPS);
     return text;
 }
 
@@ -97,7 +76,7 @@ static const char *alloc_slots(struct verbs_conn *conn)
 
 /* ---- the queue pair ---- */
 
-static bool create_qp(struct verbs_conn *conn, uint32_t max_inline)
+static void create_qp(struct verbs_conn *conn)
 {
     struct ibv_qp_init_attr attr = {
         .send_cq = conn->cq,
@@ -107,24 +86,18 @@ static bool create_qp(struct verbs_conn *conn, uint32_t max_inline)
                  .max_recv_wr = dsc_verbs_n_receives(&conn->base),
                  .max_send_sge = 1,
                  .max_recv_sge = 1,
-                 .max_inline_data = max_inline },
+                 .max_inline_data = WANTED_INLINE },
     };
 
-    conn->qp = conn->verbs->create_qp(conn->device->pd, &attr);
+    conn->qp = dsc_verbs_qp_create(conn->verbs, &conn->device->port, conn->device->pd, &attr,
+                                   IBV_ACCESS_REMOTE_WRITE);
     conn->max_inline = attr.cap.max_inline_data;
-    return conn->qp != NULL;
 }
 
 static const char *create_queues(struct verbs_conn *conn, char *text)
 {
     const struct dsc_verbs_port *const port = &conn->device->port;
     const int n = (int)(conn->base.n_slots + 1 + dsc_verbs_n_receives(&conn->base));
-    struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_INIT,
-        .port_num = port->number,
-        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
-    };
-    const int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 
     errno = 0;
     conn->channel = conn->verbs->create_comp_channel(port->context);
@@ -133,18 +106,18 @@ static const char *create_queues(struct verbs_conn *conn, char *text)
         (void)fcntl(conn->channel->fd, F_SETFL, O_NONBLOCK);
         conn->cq = conn->verbs->create_cq(port->context, n, NULL, conn->channel, 0);
     }
-    if (conn->cq == NULL || (!create_qp(conn, WANTED_INLINE) && !create_qp(conn, 0))) {
-        say_limit(text, "no queue pair", port->name,
-                  errno == EMFILE ? RLIMIT_NOFILE : RLIMIT_MEMLOCK, errno);
+    if (conn->cq != NULL)
+        create_qp(conn);
+    if (conn->qp == NULL) {
+        dsc_verbs_say_limit(text, "no queue pair", port->name,
+                            errno == EMFILE ? RLIMIT_NOFILE : RLIMIT_MEMLOCK, errno, ELSE_HELPS);
         return text;
     }
-    int error = conn->verbs->modify_qp(conn->qp, &attr, mask);
+    const int error = dsc_verbs_post_receives(conn, dsc_verbs_n_receives(&conn->base));
 
-    if (error == 0)
-        error = dsc_verbs_post_receives(conn, dsc_verbs_n_receives(&conn->base));
     if (error != 0)
-        say_limit(text, "no queue pair that is ready to connect", port->name, RLIMIT_MEMLOCK,
-                  error);
+        dsc_verbs_say_limit(text, "no queue pair that is ready to connect", port->name,
+                            RLIMIT_MEMLOCK, error, ELSE_HELPS);
     return error != 0 ? text : NULL;
 }
 
@@ -205,88 +178,37 @@ void dsc_verbs_describe(const struct verbs_conn *conn, char detail[DSC_VERBS_DET
 }
 
 struct far_end {
-    uint32_t qp_num, psn, lid, mtu, key;
+    struct dsc_verbs_end qp;
+    uint32_t key;
     uint64_t address;
-    union ibv_gid gid;
 };
 
 static bool read_detail(const char *detail, struct far_end *far)
 {
+    struct dsc_verbs_end *const qp = &far->qp;
     size_t n_gid = 0;
     int n = 0;
 
-    return sscanf(detail, "%x %x %x %x %x %" SCNx64 " %n", &far->qp_num, &far->psn, &far->lid,
-                  &far->mtu, &far->key, &far->address, &n) == 6 &&
-           n > 0 && far->qp_num <= 0xffffff && far->psn <= 0xffffff && far->lid <= 0xffff &&
-           far->mtu >= IBV_MTU_256 && far->mtu <= IBV_MTU_4096 &&
-           sodium_hex2bin(far->gid.raw, sizeof(far->gid.raw), detail + n, strlen(detail + n), NULL,
+    return sscanf(detail, "%x %x %x %x %x %" SCNx64 " %n", &qp->qp_num, &qp->psn, &qp->lid,
+                  &qp->mtu, &far->key, &far->address, &n) == 6 &&
+           n > 0 && dsc_verbs_end_is_valid(qp) &&
+           sodium_hex2bin(qp->gid.raw, sizeof(qp->gid.raw), detail + n, strlen(detail + n), NULL,
                           &n_gid, NULL) == 0 &&
-           n_gid == sizeof(far->gid.raw);
-}
-
-static int ready_to_receive(struct verbs_conn *conn, const struct far_end *far,
-                            const struct dsc_env *env)
-{
-    const struct dsc_verbs_port *const port = &conn->device->port;
-    struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_RTR,
-        .path_mtu = far->mtu < port->mtu ? (enum ibv_mtu)far->mtu : port->mtu,
-        .dest_qp_num = far->qp_num,
-        .rq_psn = far->psn,
-        .max_dest_rd_atomic = 1,
-        .min_rnr_timer = RNR_TIMER,
-        .ah_attr = { .dlid = (uint16_t)far->lid,
-                     .sl = (uint8_t)env->ib_service_level,
-                     .port_num = port->number },
-    };
-
-    /* InfiniBand has local addresses within a subnet, RoCE has nothing but GIDs. */
-    if (!port->is_infiniband || far->gid.global.subnet_prefix != port->gid.global.subnet_prefix) {
-        attr.ah_attr.is_global = 1;
-        attr.ah_attr.grh =
-            (struct ibv_global_route){ .dgid = far->gid,
-                                       .sgid_index = (uint8_t)port->gid_index,
-                                       .hop_limit = HOP_LIMIT,
-                                       .traffic_class = (uint8_t)env->ib_traffic_class };
-    }
-    return conn->verbs->modify_qp(conn->qp, &attr,
-                                  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                      IBV_QP_MIN_RNR_TIMER);
-}
-
-static int ready_to_send(struct verbs_conn *conn, const struct dsc_env *env)
-{
-    struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_RTS,
-        .sq_psn = conn->psn,
-        .max_rd_atomic = 1,
-        .timeout = (uint8_t)env->ib_timeout,
-        .retry_cnt = (uint8_t)env->ib_retry_count,
-        .rnr_retry = RNR_FOREVER,
-    };
-
-    return conn->verbs->modify_qp(conn->qp, &attr,
-                                  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+           n_gid == sizeof(qp->gid.raw);
 }
 
 const char *dsc_verbs_join(struct verbs_conn *conn, const char *detail,
                            char text[DSC_VERBS_TEXT_BYTES])
 {
-    const struct dsc_env *env;
     struct far_end far;
 
     if (!read_detail(detail, &far)) {
         snprintf(text, DSC_VERBS_TEXT_BYTES, "queue pair \"%.64s\" cannot be read", detail);
         return text;
     }
-    if (dsc_env_get(&env) < 0)
-        return "bad environment";
-    int error = ready_to_receive(conn, &far, env);
+    const int error =
+        dsc_verbs_qp_join(conn->verbs, &conn->device->port, conn->qp, conn->psn, &far.qp);
 
-    if (error == 0)
-        error = ready_to_send(conn, env);
     if (error != 0) {
         snprintf(text, DSC_VERBS_TEXT_BYTES, "%s port %u finds no way to rank %d: %s",
                  conn->device->port.name, conn->device->port.number, conn->base.peer,
@@ -300,29 +222,6 @@ const char *dsc_verbs_join(struct verbs_conn *conn, const char *detail,
 
 /* ---- the end ---- */
 
-/*
- * A queue pair is destroyed when it has nothing left to do: rxe waits long, and complains, if it
- * still repeats something. In the error state all requests complete at once.
- */
-static void drain(struct verbs_conn *conn)
-{
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
-    const uint64_t deadline_ns = dsc_now_ns() + END_NS;
-    struct ibv_wc done[16];
-    uint32_t n_left = conn->n_in_flight + conn->credit_in_flight;
-
-    if (n_left == 0 || conn->verbs->modify_qp(conn->qp, &attr, IBV_QP_STATE) != 0)
-        return;
-    while (n_left > 0 && dsc_now_ns() < deadline_ns) {
-        const int n = ibv_poll_cq(conn->cq, DSC_ARRAY_LEN(done), done);
-
-        for (int i = 0; i < n; i++)
-            n_left -= done[i].wr_id != DSC_VERBS_RECEIVE && n_left > 0;
-        if (n <= 0)
-            (void)poll(NULL, 0, 1);
-    }
-}
-
 void dsc_verbs_discard(struct verbs_conn *conn)
 {
     const struct dsc_verbs *verbs;
@@ -332,7 +231,8 @@ void dsc_verbs_discard(struct verbs_conn *conn)
     verbs = conn->verbs;
     dsc_source_close(conn->base.net, &conn->events);
     if (conn->qp != NULL) {
-        drain(conn);
+        dsc_verbs_qp_drain(verbs, conn->qp, conn->cq, conn->n_in_flight + conn->credit_in_flight,
+                           DSC_VERBS_RECEIVE);
         verbs->destroy_qp(conn->qp);
     }
     if (conn->cq != NULL)

@@ -9,7 +9,6 @@
 
 #include "transport/net_internal.h"
 
-#define DSC_VERBS_TEXT_BYTES 256
 #define DSC_VERBS_DETAIL_BYTES 128 /* dsc_hello.detail */
 
 struct verbs_conn;

@@ -33,6 +33,9 @@ static void load(void)
 #define DSC_VERBS_FIND(name) *(void **)&table.name = find(library, "ibv_" #name);
     DSC_VERBS_MAP(DSC_VERBS_FIND)
 #undef DSC_VERBS_FIND
+#define DSC_VERBS_LOOK(name) *(void **)&table.name = dlsym(library, "ibv_" #name);
+    DSC_VERBS_OPTIONAL_MAP(DSC_VERBS_LOOK)
+#undef DSC_VERBS_LOOK
 }
 
 const struct dsc_verbs *dsc_verbs_get(const char **why_out)

@@ -339,6 +339,13 @@ void await_told(struct side *side)
     move_bytes(side->socket, &c, 1, false);
 }
 
+bool is_told(struct side *side)
+{
+    struct pollfd fd = { side->socket, POLLIN, 0 };
+
+    return poll(&fd, 1, 0) == 1;
+}
+
 void *side_accept(struct side *side)
 {
     const double end = now_s() + CASE_WAIT_S;

@@ -119,6 +119,7 @@ void *side_connect(struct side *side);
 void move_bytes(int socket, void *data, size_t bytes, bool sends);
 void tell(struct side *side); /* the other one may go on */
 void await_told(struct side *side);
+bool is_told(struct side *side); /* await_told() would not wait */
 
 /* ---- this process ---- */
 

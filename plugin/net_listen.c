@@ -13,7 +13,7 @@
 
 #include <sodium.h>
 
-#include "net_tcp_meet.h"
+#include "net_meet.h"
 #include "transport/bytes.h"
 
 #define ACCEPTING_MAX 256
@@ -23,46 +23,51 @@
 #define GRACE_MS 1000
 #define STRANGER_WARNINGS 8
 
-struct tcp_accepting {
+struct accepting {
     struct dsc_handshake *hs; /* NULL: free */
     uint64_t grace_ns;        /* not driven out before */
     uint64_t deadline_ns;     /* of the other sockets of its connection */
     bool proved;
 };
 
-struct tcp_listener {
+struct listener {
+    const struct net_kind *kind;
+    int dev;
     int fd;
     int traffic_class;
-    uint8_t key[TCP_KEY_BYTES];
+    uint8_t key[NET_KEY_BYTES];
     uint64_t deadline_ns; /* of the connection that is waited for; 0: no accept() since the last */
     int n_strangers;      /* that failed */
     bool lacked_descriptors;
     char text[DSC_ADDR_TEXT_BYTES];
-    struct tcp_accepting accepting[ACCEPTING_MAX];
+    struct accepting accepting[ACCEPTING_MAX];
+    void *comm; /* proved, not settled */
 };
 
-static void put_handle(uint8_t *handle, const union dsc_addr *addr,
-                       const uint8_t key[TCP_KEY_BYTES])
+static void put_handle(uint8_t *handle, const struct net_kind *kind, const union dsc_addr *addr,
+                       const uint8_t key[NET_KEY_BYTES])
 {
     memset(handle, 0, NCCL_HANDLE_BYTES);
-    dsc_put_u64(handle, TCP_HANDLE_MAGIC);
-    dsc_put_u32(handle + TCP_HANDLE_VERSION_AT, TCP_WIRE_VERSION);
-    dsc_addr_encode(addr, handle + TCP_HANDLE_ADDR_AT);
-    memcpy(handle + TCP_HANDLE_KEY_AT, key, TCP_KEY_BYTES);
+    dsc_put_u64(handle, NET_HANDLE_MAGIC);
+    dsc_put_u32(handle + NET_HANDLE_VERSION_AT, kind->version);
+    dsc_put_u32(handle + NET_HANDLE_KIND_AT, kind->id);
+    dsc_addr_encode(addr, handle + NET_HANDLE_ADDR_AT);
+    memcpy(handle + NET_HANDLE_KEY_AT, key, NET_KEY_BYTES);
 }
 
-nccl_result_t tcp_listen(void *ctx, int dev, void *handle, void **listen_comm)
+nccl_result_t net_listen(const struct net_kind *kind, void *ctx, int dev, void *handle,
+                         void **listen_comm)
 {
     const struct net_ctx *const context = ctx;
-    const struct net_device *const device = tcp_device(dev);
-    uint8_t key[TCP_KEY_BYTES];
+    const struct net_device *const device = kind->device(dev);
+    uint8_t key[NET_KEY_BYTES];
     union dsc_addr addr;
-    struct tcp_listener *listener;
+    struct listener *listener;
     const struct dsc_env *env;
 
     *listen_comm = NULL;
     if (device == NULL) {
-        net_warn("DSComm: there is no device %d, only %d", dev, tcp_n_devices());
+        net_warn("DSComm: there is no device %d, only %d", dev, kind->n_devices());
         return NCCL_INVALID_ARGUMENT;
     }
     if (dsc_env_get(&env) < 0)
@@ -70,28 +75,32 @@ nccl_result_t tcp_listen(void *ctx, int dev, void *handle, void **listen_comm)
     listener = dsc_calloc(DSC_MEM_TRANSPORT, 1, sizeof(*listener));
     if (listener == NULL)
         return NCCL_SYSTEM_ERROR;
-    addr = device->netif.addr;
+    addr = device->addr;
     if (dsc_netif_listen(&addr, &listener->fd) < 0) {
         dsc_free(listener);
         return NCCL_SYSTEM_ERROR;
     }
+    listener->kind = kind;
+    listener->dev = dev;
     listener->traffic_class = context != NULL ? context->traffic_class : NCCL_UNDEFINED;
     dsc_addr_text(&addr, listener->text);
     randombytes_buf(key, sizeof(key));
-    put_handle(handle, &addr, key);
-    tcp_mix_secret(key, env->secret, listener->key);
+    put_handle(handle, kind, &addr, key);
+    net_mix_secret(key, env->secret, listener->key);
     *listen_comm = listener;
     return NCCL_SUCCESS;
 }
 
-nccl_result_t tcp_close_listen(void *listen_comm)
+nccl_result_t net_close_listen(void *listen_comm)
 {
-    struct tcp_listener *const listener = listen_comm;
+    struct listener *const listener = listen_comm;
 
     if (listener == NULL)
         return NCCL_SUCCESS;
     for (int i = 0; i < ACCEPTING_MAX; i++)
         dsc_handshake_destroy(listener->accepting[i].hs);
+    if (listener->comm != NULL)
+        (void)listener->kind->close(listener->comm);
     close(listener->fd);
     sodium_memzero(listener->key, sizeof(listener->key));
     dsc_free(listener);
@@ -100,13 +109,13 @@ nccl_result_t tcp_close_listen(void *listen_comm)
 
 /* ---- accepting: places ---- */
 
-static void forget(struct tcp_accepting *a)
+static void forget(struct accepting *a)
 {
     dsc_handshake_destroy(a->hs);
-    *a = (struct tcp_accepting){ 0 };
+    *a = (struct accepting){ 0 };
 }
 
-static struct tcp_accepting *free_place(struct tcp_listener *listener)
+static struct accepting *free_place(struct listener *listener)
 {
     for (int i = 0; i < ACCEPTING_MAX; i++) {
         if (listener->accepting[i].hs == NULL)
@@ -115,7 +124,7 @@ static struct tcp_accepting *free_place(struct tcp_listener *listener)
     return NULL;
 }
 
-static bool somebody_waits(const struct tcp_listener *listener)
+static bool somebody_waits(const struct listener *listener)
 {
     struct pollfd fd = { .fd = listener->fd, .events = POLLIN };
 
@@ -123,12 +132,12 @@ static bool somebody_waits(const struct tcp_listener *listener)
 }
 
 /* The one that has been silent for longest goes, if others wait and it had its time. */
-static struct tcp_accepting *drive_out(struct tcp_listener *listener)
+static struct accepting *drive_out(struct listener *listener)
 {
-    struct tcp_accepting *oldest = NULL;
+    struct accepting *oldest = NULL;
 
     for (int i = 0; i < ACCEPTING_MAX; i++) {
-        struct tcp_accepting *const a = &listener->accepting[i];
+        struct accepting *const a = &listener->accepting[i];
 
         if (a->hs != NULL && !a->proved && (oldest == NULL || a->grace_ns < oldest->grace_ns))
             oldest = a;
@@ -142,7 +151,7 @@ static struct tcp_accepting *drive_out(struct tcp_listener *listener)
 /* ---- accepting: sockets that come ---- */
 
 /* True: there may be more. */
-static bool accept_failed(struct tcp_listener *listener, int error)
+static bool accept_failed(struct listener *listener, int error)
 {
     if (error == EAGAIN || error == EWOULDBLOCK)
         return false;
@@ -156,7 +165,7 @@ static bool accept_failed(struct tcp_listener *listener, int error)
     return drive_out(listener) != NULL;
 }
 
-static void accept_one(struct tcp_listener *listener, struct tcp_accepting *place, int fd,
+static void accept_one(struct listener *listener, struct accepting *place, int fd,
                        uint64_t timeout_ms)
 {
     const int one = 1, stranger_ms = (int)dsc_min_u64(timeout_ms, STRANGER_MS);
@@ -172,10 +181,10 @@ static void accept_one(struct tcp_listener *listener, struct tcp_accepting *plac
 }
 
 /* Not without end: somebody may connect as fast as this accepts. */
-static void accept_new(struct tcp_listener *listener, uint64_t timeout_ms)
+static void accept_new(struct listener *listener, uint64_t timeout_ms)
 {
     for (int i = 0; i < ACCEPTING_MAX; i++) {
-        struct tcp_accepting *place = free_place(listener);
+        struct accepting *place = free_place(listener);
         int fd;
 
         if (place == NULL)
@@ -192,7 +201,7 @@ static void accept_new(struct tcp_listener *listener, uint64_t timeout_ms)
 
 /* ---- accepting: their proofs ---- */
 
-static void warn_of_stranger(struct tcp_listener *listener, const char *error)
+static void warn_of_stranger(struct listener *listener, const char *error)
 {
     if (listener->n_strangers++ < STRANGER_WARNINGS)
         net_warn("DSComm: at %s: %s%s", listener->text, error,
@@ -201,18 +210,19 @@ static void warn_of_stranger(struct tcp_listener *listener, const char *error)
 }
 
 /* One socket's handshake. */
-static nccl_result_t accept_step(struct tcp_listener *listener, struct tcp_accepting *a)
+static nccl_result_t accept_step(struct listener *listener, struct accepting *a)
 {
     dscomm_status_t st = dsc_handshake_step(a->hs);
     nccl_result_t result = NCCL_SUCCESS;
 
     if (st == DSCOMM_IN_PROGRESS && dsc_handshake_wants_reply(a->hs)) {
         const struct dsc_hello *const peer = dsc_handshake_peer(a->hs);
-        const struct dsc_hello mine =
-            tcp_own_hello(peer->job, (int)(peer->index & 0xff), (int)(peer->n_socks & 0xff));
+        const struct dsc_hello mine = net_own_hello(
+            listener->kind, peer->job, (int)(peer->index & 0xff), (int)(peer->n_socks & 0xff));
         char text[DSC_ADDR_TEXT_BYTES];
 
-        result = tcp_check_hello(peer, dsc_addr_of_peer(dsc_handshake_fd(a->hs), text));
+        result =
+            net_check_hello(listener->kind, peer, dsc_addr_of_peer(dsc_handshake_fd(a->hs), text));
         dsc_handshake_reply(a->hs, &mine);
         st = dsc_handshake_step(a->hs);
     }
@@ -226,7 +236,7 @@ static nccl_result_t accept_step(struct tcp_listener *listener, struct tcp_accep
 }
 
 /* A connection that the peer has given up before all of its sockets were here. */
-static bool is_given_up(const struct tcp_accepting *a)
+static bool is_given_up(const struct accepting *a)
 {
     char byte;
 
@@ -235,14 +245,14 @@ static bool is_given_up(const struct tcp_accepting *a)
 }
 
 /* All sockets of the connection that socket a belongs to, if they are there. */
-static bool collect(struct tcp_listener *listener, const struct tcp_accepting *a,
-                    struct tcp_accepting *places[TCP_SOCKS_MAX])
+static bool collect(struct listener *listener, const struct accepting *a,
+                    struct accepting *places[NET_SOCKS_MAX])
 {
     const struct dsc_hello *const first = dsc_handshake_peer(a->hs);
     uint32_t found = 0;
 
     for (int k = 0; k < ACCEPTING_MAX; k++) {
-        struct tcp_accepting *const other = &listener->accepting[k];
+        struct accepting *const other = &listener->accepting[k];
         const struct dsc_hello *peer;
 
         if (!other->proved)
@@ -256,37 +266,41 @@ static bool collect(struct tcp_listener *listener, const struct tcp_accepting *a
     return found == (1u << first->n_socks) - 1;
 }
 
-static nccl_result_t accept_collected(struct tcp_listener *listener,
-                                      struct tcp_accepting *const places[TCP_SOCKS_MAX],
+static nccl_result_t accept_collected(struct listener *listener,
+                                      struct accepting *const places[NET_SOCKS_MAX],
                                       uint64_t timeout_ms, void **recv_comm)
 {
     const int n = (int)dsc_handshake_peer(places[0]->hs)->n_socks;
-    struct dsc_handshake *socks[TCP_SOCKS_MAX];
+    struct dsc_handshake *socks[NET_SOCKS_MAX];
 
     for (int i = 0; i < n; i++) {
         socks[i] = places[i]->hs;
-        *places[i] = (struct tcp_accepting){ 0 };
+        *places[i] = (struct accepting){ 0 };
     }
     listener->deadline_ns = 0;
-    *recv_comm = tcp_comm_make(false, socks, n, listener->traffic_class, timeout_ms);
-    return *recv_comm != NULL ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+    listener->comm = net_open_comm(listener->kind, listener->dev, false, socks, n,
+                                   listener->traffic_class, timeout_ms);
+    return listener->comm != NULL ? net_settle(listener->kind, &listener->comm, recv_comm)
+                                  : (nccl_result_t)NCCL_SYSTEM_ERROR;
 }
 
-nccl_result_t tcp_accept(void *listen_comm, void **recv_comm, struct nccl_device_handle **device)
+nccl_result_t net_accept(void *listen_comm, void **recv_comm, struct nccl_device_handle **device)
 {
-    struct tcp_listener *const listener = listen_comm;
-    struct tcp_accepting *places[TCP_SOCKS_MAX];
+    struct listener *const listener = listen_comm;
+    struct accepting *places[NET_SOCKS_MAX];
     const struct dsc_env *env;
 
     (void)device;
     *recv_comm = NULL;
     if (dsc_env_get(&env) < 0)
         return NCCL_INVALID_USAGE;
+    if (listener->comm != NULL)
+        return net_settle(listener->kind, &listener->comm, recv_comm);
     if (listener->deadline_ns == 0)
         listener->deadline_ns = dsc_deadline_ns((int)env->timeout_ms);
     accept_new(listener, env->timeout_ms);
     for (int i = 0; i < ACCEPTING_MAX; i++) {
-        struct tcp_accepting *const a = &listener->accepting[i];
+        struct accepting *const a = &listener->accepting[i];
 
         if (a->hs != NULL && !a->proved) {
             const nccl_result_t result = accept_step(listener, a);

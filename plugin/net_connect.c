@@ -11,27 +11,32 @@
 
 #include <sodium.h>
 
-#include "net_tcp_meet.h"
+#include "net_meet.h"
 #include "transport/bytes.h"
 
-struct tcp_connecting {
-    struct tcp_connecting *next;
+struct connecting {
+    struct connecting *next;
+    const struct net_kind *kind;
+    int dev;
     uint64_t id;
     uint64_t deadline_ns;
     bool in_use; /* a thread is in connect() with it */
     int n_socks;
     int traffic_class;
     char text[DSC_ADDR_TEXT_BYTES];
-    struct dsc_handshake *socks[TCP_SOCKS_MAX];
+    struct dsc_handshake *socks[NET_SOCKS_MAX];
+    void *comm; /* proved, not settled */
 };
 
 static pthread_mutex_t connecting_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct tcp_connecting *connecting; /* all that were begun, under the lock */
+static struct connecting *begun; /* all that were begun, under the lock */
 
-static void connecting_free(struct tcp_connecting *c)
+static void connecting_free(struct connecting *c)
 {
-    for (int i = 0; i < TCP_SOCKS_MAX; i++)
+    for (int i = 0; i < NET_SOCKS_MAX; i++)
         dsc_handshake_destroy(c->socks[i]);
+    if (c->comm != NULL)
+        (void)c->kind->close(c->comm);
     dsc_free(c);
 }
 
@@ -40,8 +45,8 @@ static void drop_where(uint64_t id, bool expired, bool all)
 {
     const uint64_t now = dsc_now_ns();
 
-    for (struct tcp_connecting **at = &connecting; *at != NULL;) {
-        struct tcp_connecting *const c = *at;
+    for (struct connecting **at = &begun; *at != NULL;) {
+        struct connecting *const c = *at;
 
         if (!(all || c->id == id || (expired && !c->in_use && now > c->deadline_ns))) {
             at = &c->next;
@@ -52,19 +57,19 @@ static void drop_where(uint64_t id, bool expired, bool all)
     }
 }
 
-void tcp_connect_abandon_all(void)
+void net_connect_abandon_all(void)
 {
     pthread_mutex_lock(&connecting_lock);
     drop_where(0, false, true);
     pthread_mutex_unlock(&connecting_lock);
 }
 
-static struct tcp_connecting *find_connecting(uint64_t id)
+static struct connecting *find_connecting(uint64_t id)
 {
-    struct tcp_connecting *c;
+    struct connecting *c;
 
     pthread_mutex_lock(&connecting_lock);
-    for (c = connecting; c != NULL && c->id != id; c = c->next)
+    for (c = begun; c != NULL && c->id != id; c = c->next)
         continue;
     if (c != NULL)
         c->in_use = true;
@@ -72,7 +77,7 @@ static struct tcp_connecting *find_connecting(uint64_t id)
     return c;
 }
 
-static void let_go(struct tcp_connecting *c, bool drop)
+static void let_go(struct connecting *c, bool drop)
 {
     pthread_mutex_lock(&connecting_lock);
     c->in_use = false;
@@ -81,11 +86,11 @@ static void let_go(struct tcp_connecting *c, bool drop)
     pthread_mutex_unlock(&connecting_lock);
 }
 
-static dscomm_status_t begin_socket(struct tcp_connecting *c, int index, const union dsc_addr *addr,
+static dscomm_status_t begin_socket(struct connecting *c, int index, const union dsc_addr *addr,
                                     const struct net_device *device,
-                                    const uint8_t key[TCP_KEY_BYTES])
+                                    const uint8_t key[NET_KEY_BYTES])
 {
-    const struct dsc_hello hello = tcp_own_hello(c->id, index, c->n_socks);
+    const struct dsc_hello hello = net_own_hello(c->kind, c->id, index, c->n_socks);
     const int one = 1;
     dscomm_status_t st;
     int fd;
@@ -93,8 +98,8 @@ static dscomm_status_t begin_socket(struct tcp_connecting *c, int index, const u
     DSC_TRY(dsc_socket_create(addr->any.sa_family, &fd));
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     /* By the card that NCCL has chosen, where there are several. */
-    if (tcp_n_devices() > 1 && device->netif.addr.any.sa_family == addr->any.sa_family)
-        (void)bind(fd, &device->netif.addr.any, dsc_addr_len(&device->netif.addr));
+    if (c->kind->n_devices() > 1 && device->addr.any.sa_family == addr->any.sa_family)
+        (void)bind(fd, &device->addr.any, dsc_addr_len(&device->addr));
     if (connect(fd, &addr->any, dsc_addr_len(addr)) != 0 && errno != EINPROGRESS) {
         st = dsc_fail_errno(DSCOMM_ERR_PEER_LOST, "cannot connect to %s", c->text);
         close(fd);
@@ -106,31 +111,34 @@ static dscomm_status_t begin_socket(struct tcp_connecting *c, int index, const u
     return st;
 }
 
-static nccl_result_t begin_connecting(const struct net_ctx *ctx, int dev, const uint8_t *handle,
-                                      const struct dsc_env *env, struct tcp_connecting **c_out)
+static nccl_result_t begin_connecting(const struct net_kind *kind, const struct net_ctx *ctx,
+                                      int dev, const uint8_t *handle, const struct dsc_env *env,
+                                      struct connecting **c_out)
 {
-    struct tcp_connecting *const c = dsc_calloc(DSC_MEM_TRANSPORT, 1, sizeof(*c));
-    uint8_t key[TCP_KEY_BYTES];
+    struct connecting *const c = dsc_calloc(DSC_MEM_TRANSPORT, 1, sizeof(*c));
+    uint8_t key[NET_KEY_BYTES];
     union dsc_addr addr;
     dscomm_status_t st = DSCOMM_OK;
 
     if (c == NULL)
         return NCCL_SYSTEM_ERROR;
-    if (!dsc_addr_decode(handle + TCP_HANDLE_ADDR_AT, &addr)) {
+    if (!dsc_addr_decode(handle + NET_HANDLE_ADDR_AT, &addr)) {
         dsc_free(c);
         net_warn("DSComm: a handle has no address");
         return NCCL_INVALID_ARGUMENT;
     }
     dsc_addr_text(&addr, c->text);
-    tcp_mix_secret(handle + TCP_HANDLE_KEY_AT, env->secret, key);
-    c->n_socks = (int)env->socket_nsocks;
+    net_mix_secret(handle + NET_HANDLE_KEY_AT, env->secret, key);
+    c->kind = kind;
+    c->dev = dev;
+    c->n_socks = kind->n_socks(env);
     c->deadline_ns = dsc_deadline_ns((int)env->timeout_ms);
     c->traffic_class = ctx != NULL ? ctx->traffic_class : NCCL_UNDEFINED;
     c->in_use = true;
     randombytes_buf(&c->id, sizeof(c->id));
     c->id |= 1; /* 0: none */
     for (int i = 0; i < c->n_socks && st >= 0; i++)
-        st = begin_socket(c, i, &addr, tcp_device(dev), key);
+        st = begin_socket(c, i, &addr, kind->device(dev), key);
     sodium_memzero(key, sizeof(key));
     if (st < 0) {
         connecting_free(c);
@@ -138,15 +146,15 @@ static nccl_result_t begin_connecting(const struct net_ctx *ctx, int dev, const 
     }
     pthread_mutex_lock(&connecting_lock);
     drop_where(0, true, false);
-    c->next = connecting;
-    connecting = c;
+    c->next = begun;
+    begun = c;
     pthread_mutex_unlock(&connecting_lock);
     *c_out = c;
     return NCCL_SUCCESS;
 }
 
 /* *done: all sockets have proved themselves. */
-static nccl_result_t connect_step(struct tcp_connecting *c, bool *done)
+static nccl_result_t connect_step(struct connecting *c, bool *done)
 {
     *done = true;
     for (int i = 0; i < c->n_socks; i++) {
@@ -161,52 +169,57 @@ static nccl_result_t connect_step(struct tcp_connecting *c, bool *done)
         *done = *done && st == DSCOMM_OK;
         if (st != DSCOMM_OK)
             continue;
-        result = tcp_check_hello(dsc_handshake_peer(c->socks[i]), c->text);
+        result = net_check_hello(c->kind, dsc_handshake_peer(c->socks[i]), c->text);
         if (result != NCCL_SUCCESS)
             return result;
     }
     return NCCL_SUCCESS;
 }
 
-static nccl_result_t check_connect(int dev, const uint8_t *handle)
+static nccl_result_t check_connect(const struct net_kind *kind, int dev, const uint8_t *handle)
 {
-    if (tcp_device(dev) == NULL) {
-        net_warn("DSComm: there is no device %d, only %d", dev, tcp_n_devices());
+    if (kind->device(dev) == NULL) {
+        net_warn("DSComm: there is no device %d, only %d", dev, kind->n_devices());
         return NCCL_INVALID_ARGUMENT;
     }
-    if (dsc_get_u64(handle) != TCP_HANDLE_MAGIC) {
+    if (dsc_get_u64(handle) != NET_HANDLE_MAGIC) {
         net_warn("DSComm: a handle is not of this plugin: does the peer use another network?");
         return NCCL_INVALID_USAGE;
     }
-    if (dsc_get_u32(handle + TCP_HANDLE_VERSION_AT) != TCP_WIRE_VERSION) {
+    if (dsc_get_u32(handle + NET_HANDLE_KIND_AT) != kind->id) {
+        net_warn("DSComm: the peer uses another network than %s, which is this side's: set "
+                 "DSCOMM_NET alike on all hosts",
+                 kind->name);
+        return NCCL_INVALID_USAGE;
+    }
+    if (dsc_get_u32(handle + NET_HANDLE_VERSION_AT) != kind->version) {
         net_warn("DSComm: the peer speaks version %u of the net's protocol, this side %u: install "
                  "the same release on all hosts",
-                 dsc_get_u32(handle + TCP_HANDLE_VERSION_AT), TCP_WIRE_VERSION);
+                 dsc_get_u32(handle + NET_HANDLE_VERSION_AT), kind->version);
         return NCCL_INVALID_USAGE;
     }
     return NCCL_SUCCESS;
 }
 
-nccl_result_t tcp_connect(void *ctx, int dev, void *handle, void **send_comm,
-                          struct nccl_device_handle **device)
+nccl_result_t net_connect(const struct net_kind *kind, void *ctx, int dev, void *handle,
+                          void **send_comm)
 {
     uint8_t *const bytes = handle;
-    const nccl_result_t checked = check_connect(dev, bytes);
+    const nccl_result_t checked = check_connect(kind, dev, bytes);
     nccl_result_t result = NCCL_SUCCESS;
-    struct tcp_connecting *c = NULL;
+    struct connecting *c = NULL;
     const struct dsc_env *env;
     bool done = false;
 
-    (void)device;
     *send_comm = NULL;
     if (checked != NCCL_SUCCESS)
         return checked;
     if (dsc_env_get(&env) < 0)
         return NCCL_INVALID_USAGE;
-    if (dsc_get_u64(bytes + TCP_HANDLE_CONNECTING_AT) == 0)
-        result = begin_connecting(ctx, dev, bytes, env, &c);
+    if (dsc_get_u64(bytes + NET_HANDLE_CONNECTING_AT) == 0)
+        result = begin_connecting(kind, ctx, dev, bytes, env, &c);
     else
-        c = find_connecting(dsc_get_u64(bytes + TCP_HANDLE_CONNECTING_AT));
+        c = find_connecting(dsc_get_u64(bytes + NET_HANDLE_CONNECTING_AT));
     if (result != NCCL_SUCCESS)
         return result;
     if (c == NULL) {
@@ -214,13 +227,17 @@ nccl_result_t tcp_connect(void *ctx, int dev, void *handle, void **send_comm,
                  (unsigned long long)env->timeout_ms);
         return NCCL_REMOTE_ERROR;
     }
-    result = connect_step(c, &done);
+    if (c->comm == NULL)
+        result = connect_step(c, &done);
     if (result == NCCL_SUCCESS && done) {
-        *send_comm = tcp_comm_make(true, c->socks, c->n_socks, c->traffic_class, env->timeout_ms);
-        result = *send_comm != NULL ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+        c->comm = net_open_comm(kind, c->dev, true, c->socks, c->n_socks, c->traffic_class,
+                                env->timeout_ms);
+        result = c->comm != NULL ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
     }
-    done = done || result != NCCL_SUCCESS;
-    dsc_put_u64(bytes + TCP_HANDLE_CONNECTING_AT, done ? 0 : c->id);
+    if (result == NCCL_SUCCESS && c->comm != NULL)
+        result = net_settle(kind, &c->comm, send_comm);
+    done = *send_comm != NULL || result != NCCL_SUCCESS;
+    dsc_put_u64(bytes + NET_HANDLE_CONNECTING_AT, done ? 0 : c->id);
     let_go(c, done);
     return result;
 }
