@@ -102,6 +102,7 @@ struct verbs_comm {
     struct verbs_device *device;
     nccl_result_t failed; /* NCCL_SUCCESS: it works */
     uint64_t timeout_ns;
+    uint64_t patience_ns; /* so long packets are repeated, and a port that is down is waited for */
 
     int fd;
     char peer[DSC_ADDR_TEXT_BYTES];
@@ -112,7 +113,10 @@ struct verbs_comm {
     bool peer_left;       /* the socket has ended */
     uint64_t deadline_ns; /* of joining */
     uint64_t look_ns;     /* not before is the socket read again */
-    uint64_t waits_ns;    /* since when a port that is down is waited for; 0: it is not */
+    uint64_t failure_ns;  /* when the failure of a request is told; 0: there is none */
+    enum ibv_wc_status failure;
+    const char *failed_what;
+    uint64_t waits_ns; /* since when a port that is down is waited for; 0: it is not */
 
     struct ibv_cq *cq;
     struct ibv_qp *qp; /* NULL: stopped */

@@ -277,6 +277,7 @@ void *verbs_open_comm(int dev, bool sends, const int *fds, int n_socks)
     comm->device = device;
     comm->fd = fds[0];
     comm->timeout_ns = env->timeout_ms * 1000000u;
+    comm->patience_ns = ((uint64_t)4096 << env->ib_timeout) * (env->ib_retry_count + 1);
     comm->deadline_ns = dsc_deadline_ns((int)env->timeout_ms);
     comm->psn = randombytes_random() & 0xffffff;
     dsc_addr_of_peer(comm->fd, comm->peer);

@@ -8,7 +8,7 @@
 #include "net_verbs.h"
 
 #define POLLED 16
-#define LOOK_NS 1000000u
+#define DOUBT_NS 50000000u
 
 nccl_result_t verbs_fail(struct verbs_comm *comm, nccl_result_t result, const char *fmt, ...)
 {
@@ -71,20 +71,27 @@ nccl_result_t verbs_post(struct verbs_comm *comm, struct ibv_send_wr *request, c
 
 /* ---- completions ---- */
 
-/* The first one says why; the others are flushed because of it. */
-static nccl_result_t take_failure(struct verbs_comm *comm, const struct ibv_wc *wc)
+/*
+ * The first one says why; the others are flushed because of it. A peer that is gone is the better
+ * reason: its socket may end a little after its queue pair.
+ */
+static void take_failure(struct verbs_comm *comm, const struct ibv_wc *wc)
 {
-    nccl_result_t result;
-
+    if (comm->failure_ns != 0)
+        return;
+    comm->failure_ns = dsc_now_ns() + DOUBT_NS;
+    comm->failure = wc->status;
+    comm->failed_what = wc->wr_id >= VERBS_ID_RECEIVE ? "receiving" : "sending";
     comm->look_ns = 0;
-    result = verbs_look(comm); /* a peer that is gone is the better reason */
-    if (result != NCCL_SUCCESS)
-        return result;
-    if (comm->peer_left)
-        return NCCL_SUCCESS; /* what it left open is told where it matters */
-    return verbs_fail(comm, net_result(dsc_verbs_status(wc->status)), "%s failed: %s (%d)",
-                      wc->wr_id >= VERBS_ID_RECEIVE ? "receiving" : "sending",
-                      comm->device->verbs->wc_status_str(wc->status), (int)wc->status);
+}
+
+static nccl_result_t tell_failure(struct verbs_comm *comm)
+{
+    if (comm->failure_ns == 0 || comm->peer_left || dsc_now_ns() < comm->failure_ns)
+        return comm->failed; /* what a peer that left has not done is told where it matters */
+    return verbs_fail(comm, net_result(dsc_verbs_status(comm->failure)), "%s failed: %s (%d)",
+                      comm->failed_what, comm->device->verbs->wc_status_str(comm->failure),
+                      (int)comm->failure);
 }
 
 static void take_sent(struct verbs_comm *comm, uint64_t id)
@@ -127,7 +134,8 @@ static nccl_result_t take(struct verbs_comm *comm, const struct ibv_wc *wc)
     if (wc->status != IBV_WC_SUCCESS) {
         if (!is_receive && wc->wr_id < VERBS_ID_FLUSH)
             comm->n_sending--;
-        return take_failure(comm, wc);
+        take_failure(comm, wc);
+        return NCCL_SUCCESS;
     }
     if (is_receive)
         return take_received(comm, wc);
@@ -152,14 +160,14 @@ nccl_result_t verbs_poll(struct verbs_comm *comm)
     } while (n == POLLED);
     if (n < 0 && result == NCCL_SUCCESS)
         result = verbs_fail(comm, NCCL_SYSTEM_ERROR, "the completion queue cannot be read");
-    return result;
+    return result == NCCL_SUCCESS ? tell_failure(comm) : result;
 }
 
 nccl_result_t verbs_may_post(struct verbs_comm *comm, bool *may)
 {
     const uint64_t now_ns = dsc_now_ns();
 
-    *may = verbs_can_post(comm) && !comm->peer_left;
+    *may = verbs_can_post(comm) && !comm->peer_left && comm->failure_ns == 0;
     if (!verbs_device_is_down(comm->device, now_ns)) {
         comm->waits_ns = 0;
         return NCCL_SUCCESS;
@@ -167,8 +175,8 @@ nccl_result_t verbs_may_post(struct verbs_comm *comm, bool *may)
     *may = false;
     if (comm->waits_ns == 0)
         comm->waits_ns = now_ns;
-    if (now_ns - comm->waits_ns < comm->timeout_ns)
+    if (now_ns - comm->waits_ns < comm->patience_ns)
         return NCCL_SUCCESS;
-    return verbs_fail(comm, NCCL_REMOTE_ERROR, "nothing can be sent for %llu ms",
-                      (unsigned long long)(comm->timeout_ns / 1000000));
+    return verbs_fail(comm, NCCL_REMOTE_ERROR, "nothing could be sent for %llu ms",
+                      (unsigned long long)((now_ns - comm->waits_ns) / 1000000));
 }

@@ -16,6 +16,7 @@
 #include "net_load.h"
 
 const struct nccl_net_v12 *net;
+int slowness = 1;
 
 static char warning[512] = "none";
 static int infos, warnings;
@@ -59,6 +60,11 @@ static void logger(int level, unsigned long subsystems, const char *file, int li
         va_end(args);
     }
     __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
+}
+
+nccl_logger_t *warning_logger(void)
+{
+    return logger;
 }
 
 const char *last_warning(void)
@@ -119,9 +125,9 @@ void *try_connect(void *ctx, void *handle)
     struct nccl_device_handle *device = NULL;
     void *comm = NULL;
 
-    alarm(CALL_ALARM_S);
+    alarm((unsigned)CALL_ALARM_S);
     OK(net->connect(ctx, 0, handle, &comm, &device));
-    alarm(CASE_LIMIT_S);
+    alarm((unsigned)CASE_LIMIT_S);
     CHECK(now_s() - start < CALL_LIMIT_S, "connect() took %.1f s", now_s() - start);
     return comm;
 }
@@ -132,9 +138,9 @@ void *try_accept(void *listen)
     struct nccl_device_handle *device = NULL;
     void *comm = NULL;
 
-    alarm(CALL_ALARM_S);
+    alarm((unsigned)CALL_ALARM_S);
     OK(net->accept(listen, &comm, &device));
-    alarm(CASE_LIMIT_S);
+    alarm((unsigned)CASE_LIMIT_S);
     CHECK(now_s() - start < CALL_LIMIT_S, "accept() took %.1f s", now_s() - start);
     return comm;
 }

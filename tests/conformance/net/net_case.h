@@ -15,10 +15,12 @@
 
 #include "nccl_abi.h"
 
-#define CASE_LIMIT_S 120 /* of a case */
-#define CALL_ALARM_S 5   /* of a call: it never returns */
-#define CASE_WAIT_S 20   /* for something that must happen */
-#define CALL_LIMIT_S 1.0 /* a call that takes longer has blocked */
+extern int slowness; /* of this machine: 1, or more in an emulated one */
+
+#define CASE_LIMIT_S (120 * slowness) /* of a case */
+#define CALL_ALARM_S (5 * slowness)   /* of a call: it never returns */
+#define CASE_WAIT_S (20 * slowness)   /* for something that must happen */
+#define CALL_LIMIT_S (1.0 * slowness) /* a call that takes longer has blocked */
 #define HANDLE_GUARD 0xa5
 
 struct options {
@@ -35,7 +37,7 @@ struct net_test {
     void (*run)(void);
 };
 extern const struct net_test connect_cases[], data_cases[], end_cases[], lines_cases[],
-    load_cases[], stranger_cases[], tuner_cases[], tuner_text_cases[];
+    load_cases[], rdma_cases[], stranger_cases[], tuner_cases[], tuner_text_cases[];
 
 #define CHECK(cond, ...)                                          \
     do {                                                          \
@@ -51,6 +53,7 @@ void check_failed(const char *file, int line, const char *cond, const char *fmt,
     __attribute__((noreturn, format(printf, 4, 5)));
 
 double now_s(void);
+nccl_logger_t *warning_logger(void); /* for init() */
 const char *last_warning(void);
 int n_infos(void); /* lines at INFO so far */
 int n_warnings(void);

@@ -130,7 +130,7 @@ static void receive_lines(struct side *side)
     void *const mr = reg(side->comm, data, N_SLOTS * slot_bytes());
     void *requests[N_SLOTS] = { 0 };
     struct poller poller = { .data = data };
-    const double end = now_s() + 100;
+    const double end = now_s() + 100 * slowness;
     uint64_t posted = 0, done = 0;
     pthread_t thread;
 
