@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to what net_connect.h promises: how two plugins find each other. The listener's handle,
+ * Private to what net_kind.h promises: how two plugins find each other. The listener's handle,
  * which NCCL carries to the connector, is
  *
  *     | magic u64 | version u32 | kind u32 | address [24] | key [32] | connecting u64 | not ours |
@@ -11,7 +11,7 @@
 #ifndef DSC_NET_MEET_H
 #define DSC_NET_MEET_H
 
-#include "net_connect.h"
+#include "net_kind.h"
 
 #define NET_HANDLE_MAGIC 0x64736e65742d7463u
 
@@ -20,7 +20,7 @@ enum {
     NET_HANDLE_KIND_AT = 12,
     NET_HANDLE_ADDR_AT = 16,
     NET_HANDLE_KEY_AT = 40,
-    NET_HANDLE_CONNECTING_AT = 72, /* which of net_connect.c; 0: none yet */
+    NET_HANDLE_CONNECTING_AT = 72, /* which of net_connecting.c; 0: none yet */
     NET_HANDLE_USED = 80,
     NET_KEY_BYTES = 32,
 };

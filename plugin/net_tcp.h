@@ -16,7 +16,7 @@
 #ifndef DSC_NET_TCP_H
 #define DSC_NET_TCP_H
 
-#include "net_connect.h"
+#include "net_kind.h"
 
 #define TCP_SOCKS_MAX NET_SOCKS_MAX
 #define TCP_WIRE_VERSION 1u

@@ -22,7 +22,7 @@
 #ifndef DSC_NET_VERBS_H
 #define DSC_NET_VERBS_H
 
-#include "net_connect.h"
+#include "net_kind.h"
 #include "transport/verbs_qp.h"
 
 #define VERBS_WIRE_VERSION 1u

@@ -3,8 +3,8 @@
  * Private to plugin/. Connections of every kind of network begin with TCP sockets, which prove the
  * key; what is done with them is the kind's.
  */
-#ifndef DSC_NET_CONNECT_H
-#define DSC_NET_CONNECT_H
+#ifndef DSC_NET_KIND_H
+#define DSC_NET_KIND_H
 
 #include "net.h"
 #include "transport/handshake.h"
