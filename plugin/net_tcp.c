@@ -222,7 +222,7 @@ static int tcp_n_socks(const struct dsc_env *env)
     return (int)env->socket_nsocks;
 }
 
-static const struct net_kind kind = {
+const struct net_kind net_tcp_kind = {
     .name = "tcp",
     .id = 0,
     .version = TCP_WIRE_VERSION,
@@ -235,14 +235,14 @@ static const struct net_kind kind = {
 
 static nccl_result_t tcp_listen(void *ctx, int dev, void *handle, void **listen_comm)
 {
-    return net_listen(&kind, ctx, dev, handle, listen_comm);
+    return net_listen(&net_tcp_kind, ctx, dev, handle, listen_comm);
 }
 
 static nccl_result_t tcp_connect(void *ctx, int dev, void *handle, void **send_comm,
                                  struct nccl_device_handle **device)
 {
     (void)device;
-    return net_connect(&kind, ctx, dev, handle, send_comm);
+    return net_connect(&net_tcp_kind, ctx, dev, handle, send_comm);
 }
 
 static nccl_result_t tcp_finalize(void *ctx)

@@ -100,6 +100,7 @@ nccl_result_t tcp_recv_progress(struct tcp_comm *comm);
 
 /* ---- net_tcp_comm.c ---- */
 
+extern const struct net_kind net_tcp_kind; /* net_tcp.c */
 /* As net_kind has it. */
 void *tcp_open_comm(int dev, bool sends, const int *fds, int n_socks);
 void tcp_comm_destroy(struct tcp_comm *comm); /* NULL allowed */

@@ -23,7 +23,8 @@
 #include <sodium.h>
 
 #include "net_codec.h"
-#include "net_tcp_meet.h"
+#include "net_meet.h"
+#include "net_tcp.h"
 #include "net_wrap.h"
 #include "transport/bytes.h"
 
@@ -87,7 +88,7 @@ static void listen_open(struct listening *l, const struct nccl_net_v12 *net)
 {
     *l = (struct listening){ .net = net };
     REQUIRE(net->listen(NULL, 0, l->handle, &l->comm) == NCCL_SUCCESS);
-    REQUIRE(dsc_addr_decode(l->handle + TCP_HANDLE_ADDR_AT, &l->addr));
+    REQUIRE(dsc_addr_decode(l->handle + NET_HANDLE_ADDR_AT, &l->addr));
 }
 
 static int connect_to(const union dsc_addr *addr)
@@ -202,7 +203,7 @@ static void insider_open(struct insider *s, const struct listening *l,
     *s = (struct insider){ .n = n };
     for (int i = 0; i < n; i++) {
         s->fds[i] = connect_to(&l->addr);
-        REQUIRE(dsc_handshake_create(s->fds[i], false, l->handle + TCP_HANDLE_KEY_AT, &hello[i],
+        REQUIRE(dsc_handshake_create(s->fds[i], false, l->handle + NET_HANDLE_KEY_AT, &hello[i],
                                      dsc_deadline_ns((int)PAIR_S * 1000), &s->hs[i]) == DSCOMM_OK);
     }
 }
@@ -248,7 +249,7 @@ static void run_hello(const struct input *in)
         const size_t size = dsc_min_size(in->size, sizeof(hellos[i]));
         const size_t from = dsc_min_size((size_t)in->piece % sizeof(hellos[i]), size);
 
-        hellos[i] = tcp_own_hello(77, i, n);
+        hellos[i] = net_own_hello(&net_tcp_kind, 77, i, n);
         memcpy((uint8_t *)&hellos[i] + from, in->data + from, size - from);
         hellos[i].transport[sizeof(hellos[i].transport) - 1] = '\0';
         hellos[i].detail[sizeof(hellos[i].detail) - 1] = '\0';
@@ -331,7 +332,7 @@ static void *insider_connect(struct insider *s, const struct listening *l, int n
     void *recv = NULL;
 
     for (int i = 0; i < n; i++)
-        hellos[i] = tcp_own_hello(77, i, n);
+        hellos[i] = net_own_hello(&net_tcp_kind, 77, i, n);
     insider_open(s, l, hellos, n);
     while (recv == NULL) {
         REQUIRE(insider_meet(s, l, &recv) == NCCL_SUCCESS);
@@ -388,7 +389,7 @@ static void run_data(const struct input *in)
     recv = insider_connect(&s, &l, 1 + in->number % SOCKS);
     receives_open(&r, in, &net_tcp, recv);
     if ((in->flags & FLAG_TALK) != 0) {
-        struct tcp_comm *const sender = tcp_comm_create(true, s.fds, s.n);
+        struct tcp_comm *const sender = tcp_open_comm(0, true, s.fds, s.n);
 
         REQUIRE(sender != NULL);
         talk(sender, bytes, dsc_min_size(in->size, r.room[0]));
@@ -456,7 +457,7 @@ static void run_packed(const struct input *in)
     listen_open(&l, &net_wrap);
     recv = insider_connect(&s, &l, 1 + in->number % SOCKS);
     receives_open(&r, in, &net_wrap, recv);
-    sender = tcp_comm_create(true, s.fds, s.n);
+    sender = tcp_open_comm(0, true, s.fds, s.n);
     REQUIRE(sender != NULL);
     send_pieces(in, sender, bytes, &r);
     dsc_free(sender);
@@ -497,7 +498,7 @@ static void answer(const struct input *in, int fd, const uint8_t *key, struct ds
 
 static void reply(const struct input *in, struct dsc_handshake *hs)
 {
-    struct dsc_hello hello = tcp_own_hello(77, 0, 1);
+    struct dsc_hello hello = net_own_hello(&net_tcp_kind, 77, 0, 1);
     const size_t size = dsc_min_size(in->size, sizeof(hello));
     const size_t from = dsc_min_size((size_t)in->piece % sizeof(hello), size);
 
@@ -520,9 +521,9 @@ static int make_handle(uint8_t handle[NCCL_HANDLE_BYTES])
     addr.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     REQUIRE(dsc_netif_listen(&addr, &fd) == DSCOMM_OK);
     memset(handle, 0, NCCL_HANDLE_BYTES);
-    dsc_put_u64(handle, TCP_HANDLE_MAGIC);
-    dsc_put_u32(handle + TCP_HANDLE_VERSION_AT, TCP_WIRE_VERSION);
-    dsc_addr_encode(&addr, handle + TCP_HANDLE_ADDR_AT);
+    dsc_put_u64(handle, NET_HANDLE_MAGIC);
+    dsc_put_u32(handle + NET_HANDLE_VERSION_AT, TCP_WIRE_VERSION);
+    dsc_addr_encode(&addr, handle + NET_HANDLE_ADDR_AT);
     return fd;
 }
 
@@ -541,13 +542,13 @@ static void run_acceptor(const struct input *in)
         if (fd < 0) {
             fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
             if (fd >= 0)
-                answer(in, fd, handle + TCP_HANDLE_KEY_AT, &hs);
+                answer(in, fd, handle + NET_HANDLE_KEY_AT, &hs);
         }
         reply(in, hs);
     }
     if (send != NULL)
         (void)net_tcp.close_send(send);
-    tcp_connect_abandon_all();
+    net_connect_abandon_all();
     if (hs != NULL)
         dsc_handshake_destroy(hs); /* with its socket */
     else if (fd >= 0)
@@ -567,13 +568,13 @@ static void run_handle(const struct input *in)
     memset(handle, 0, sizeof(handle));
     memcpy(handle, in->data, dsc_min_size(in->size, sizeof(handle)));
     if ((in->flags & FLAG_SEAL) != 0)
-        memcpy(handle, right, TCP_HANDLE_ADDR_AT);
-    memcpy(handle + TCP_HANDLE_ADDR_AT, right + TCP_HANDLE_ADDR_AT,
-           TCP_HANDLE_KEY_AT - TCP_HANDLE_ADDR_AT);
+        memcpy(handle, right, NET_HANDLE_ADDR_AT);
+    memcpy(handle + NET_HANDLE_ADDR_AT, right + NET_HANDLE_ADDR_AT,
+           NET_HANDLE_KEY_AT - NET_HANDLE_ADDR_AT);
     for (int i = 0; i < 3 && result == NCCL_SUCCESS; i++)
         result = net_tcp.connect(NULL, 0, handle, &send, &device);
     REQUIRE(send == NULL);
-    tcp_connect_abandon_all();
+    net_connect_abandon_all();
     close(listen_fd);
 }
 

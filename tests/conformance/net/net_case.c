@@ -266,6 +266,22 @@ int wait_done(void *request)
     return bytes;
 }
 
+void wait_both(void *send, void *recv, int expected)
+{
+    const double end = now_s() + CASE_WAIT_S;
+    bool sent = false, received = false;
+    int bytes = 0;
+
+    while (!sent || !received) {
+        sent = sent || try_test(send, &bytes);
+        if (!received && try_test(recv, &bytes)) {
+            received = true;
+            CHECK(bytes == expected, "%d bytes came, not %d", bytes, expected);
+        }
+        CHECK(now_s() < end, "a message took %d s", CASE_WAIT_S);
+    }
+}
+
 nccl_result_t wait_result(void *request)
 {
     const double end = now_s() + CASE_WAIT_S;

@@ -99,6 +99,8 @@ void *send_now(void *comm, void *data, size_t bytes, void *mr);
 void *recv_now(void *comm, void *data, size_t bytes, void *mr);
 bool try_test(void *request, int *bytes);
 int wait_done(void *request); /* its size */
+/* Where both ends are this thread's: a net may send only while its receiver is at work. */
+void wait_both(void *send, void *recv, int expected);
 /* Until one of both is done or fails: for requests that may fail. */
 nccl_result_t wait_result(void *request);
 

@@ -242,23 +242,6 @@ static void case_back_pressure(void)
     free(in);
 }
 
-/* Both ends are this thread's: it serves them by turns. */
-static void send_and_receive(void *send, void *recv, int expected)
-{
-    const double end = now_s() + CASE_WAIT_S;
-    bool sent = false, received = false;
-    int bytes;
-
-    while (!sent || !received) {
-        sent = sent || try_test(send, &bytes);
-        if (!received && try_test(recv, &bytes)) {
-            received = true;
-            CHECK(bytes == expected, "%d bytes came, not %d", bytes, expected);
-        }
-        CHECK(now_s() < end, "a message took %d s", CASE_WAIT_S);
-    }
-}
-
 /* More receives than the plugin takes: refused with *request = NULL, and usable after. */
 static void case_too_many_receives(void)
 {
@@ -281,7 +264,7 @@ static void case_too_many_receives(void)
     CHECK(n >= NCCL_REQUESTS_MAX, "only %d receives in flight", n);
     for (int i = 0; i < n; i++) {
         fill(out, 64, (uint64_t)i);
-        send_and_receive(send_now(ends.send, out, 64, send_mr), requests[i], 64);
+        wait_both(send_now(ends.send, out, 64, send_mr), requests[i], 64);
         CHECK(is_filled(in[i], 64, (uint64_t)i), "message %d", i);
     }
     dereg(ends.send, send_mr);
@@ -404,7 +387,7 @@ static void *stream_alone(void *arg)
         void *const recv = recv_now(ends.recv, in, BYTES, recv_mr);
 
         fill(out, BYTES, (uint64_t)i);
-        send_and_receive(send_now(ends.send, out, BYTES, send_mr), recv, BYTES);
+        wait_both(send_now(ends.send, out, BYTES, send_mr), recv, BYTES);
         CHECK(is_filled(in, BYTES, (uint64_t)i), "message %d", i);
     }
     dereg(ends.send, send_mr);
