@@ -85,8 +85,6 @@ dscomm_status_t dsc_group_add(struct dscomm_comm *comm, dscomm_stream_t *stream,
                               const struct dsc_call_args *args);
 /* Drops the communicator's kept calls. */
 void dsc_group_forget(struct dscomm_comm *comm);
-/* False: out of memory. */
-bool dsc_calls_append(struct dsc_calls *calls, const struct dsc_call_args *args);
 
 /* ---- batch.c ---- */
 

@@ -26,7 +26,8 @@ bool dsc_group_is_open(void)
 
 /* ---- keeping calls ---- */
 
-bool dsc_calls_append(struct dsc_calls *calls, const struct dsc_call_args *args)
+/* False: out of memory. */
+static bool append(struct dsc_calls *calls, const struct dsc_call_args *args)
 {
     if (calls->n == calls->capacity) {
         const size_t capacity = calls->capacity == 0 ? 16 : 2 * calls->capacity;
@@ -97,7 +98,7 @@ dscomm_status_t dsc_group_add(struct dscomm_comm *comm, dscomm_stream_t *stream,
     DSC_TRY(check_not_shared(&group->calls, kept.feedback));
     if (is_exempt(comm, &kept.shape))
         kept.shape.codec = dscomm_codec("none");
-    if (!dsc_calls_append(&group->calls, &kept))
+    if (!append(&group->calls, &kept))
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "group of %zu calls", group->calls.n + 1);
     group->stream = stream;
     enlist(comm);
@@ -145,7 +146,7 @@ static dscomm_status_t fill_batch(struct dscomm_comm *comm, size_t first, struct
 
         if (a->is_taken || !may_fuse_with(&calls->args[first], a) || bytes + more > BATCH_BYTES_MAX)
             continue;
-        if (!dsc_calls_append(&batch->calls, a)) {
+        if (!append(&batch->calls, a)) {
             dsc_batch_give(batch);
             return dsc_fail(DSCOMM_ERR_NO_MEMORY, "batch of fused calls");
         }

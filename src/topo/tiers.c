@@ -17,7 +17,8 @@ static int *last_groups(const struct dsc_tiers *tiers)
     return tiers->groups + (size_t)(tiers->n_tiers - 1) * (size_t)tiers->n_ranks;
 }
 
-dscomm_status_t dsc_tiers_init(struct dsc_tiers *tiers, int n_ranks)
+/* Tiers with room for all; none yet. */
+static dscomm_status_t init(struct dsc_tiers *tiers, int n_ranks)
 {
     if (n_ranks < 1)
         return dsc_fail(DSCOMM_ERR_INVALID, "tiers of %d ranks, at least 1", n_ranks);
@@ -171,7 +172,7 @@ dscomm_status_t dsc_tiers_build(const struct dsc_tier_facts *facts, int n_ranks,
     struct dsc_tiers tiers;
     dscomm_status_t st;
 
-    DSC_TRY(dsc_tiers_init(&tiers, n_ranks));
+    DSC_TRY(init(&tiers, n_ranks));
     st = given[0] != '\0' ? dsc_tiers_parse(&tiers, given) : build_from_facts(facts, &tiers);
     if (st < 0)
         dsc_tiers_fini(&tiers);

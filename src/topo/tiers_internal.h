@@ -5,8 +5,6 @@
 
 #include "topo/topo.h"
 
-/* Tiers with room for all; none yet. */
-dscomm_status_t dsc_tiers_init(struct dsc_tiers *tiers, int n_ranks);
 /* Adds the tier of the groups that label gives, [n_ranks], any numbers from 0 to n_ranks - 1. */
 dscomm_status_t dsc_tiers_add(struct dsc_tiers *tiers, enum dsc_tier_kind kind, const int *label);
 /* Adds the last tier unless it is there. */

@@ -7,7 +7,6 @@
 #include "transport/netif_score.h"
 
 #include <arpa/inet.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
 
