@@ -142,6 +142,13 @@ dscomm_status_t dsc_gpu_supports(const dscomm_codec_t *codec)
     return DSCOMM_OK;
 }
 
+bool dsc_gpu_knows(const dscomm_codec_t *codec)
+{
+    struct dsc_gpu_format format;
+
+    return !codec->variable && fill_format(codec, &format);
+}
+
 struct dsc_gpu_format dsc_gpu_format_of(const dscomm_codec_t *codec, dscomm_dtype_t dtype)
 {
     const struct dsc_codec *const resolved = dsc_codec_resolve(codec, dtype);

@@ -223,6 +223,9 @@ struct dsc_gpu_prepared {
  */
 dscomm_status_t dsc_gpu_supports(const dscomm_codec_t *codec);
 
+/* The same, where it is no error if there are none. */
+bool dsc_gpu_knows(const dscomm_codec_t *codec);
+
 /* Of a codec that is supported; `none` is resolved. */
 struct dsc_gpu_format dsc_gpu_format_of(const dscomm_codec_t *codec, dscomm_dtype_t dtype);
 

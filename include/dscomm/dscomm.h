@@ -229,12 +229,12 @@ typedef struct {
 } dscomm_call_stats_t;
 
 /**
- * About the last finished collective. Threads: any.
+ * About the last finished collective; on a CUDA communicator about the last one that was issued or
+ * captured: its number, codec and payload_tx_bytes, all else is 0. Threads: any.
  *
  * @return DSCOMM_OK
  *         DSCOMM_ERR_INVALID      bad argument
- *         DSCOMM_ERR_BAD_STATE    no call has finished
- *         DSCOMM_ERR_UNSUPPORTED  a CUDA communicator
+ *         DSCOMM_ERR_BAD_STATE    there was no call yet
  */
 DSCOMM_API dscomm_status_t dscomm_comm_last_call(const dscomm_comm_t *comm,
                                                  dscomm_call_stats_t *stats_out);

@@ -25,7 +25,10 @@
  *     the communicator has failed;
  *   - dscomm_comm_split() is ncclCommSplit(), and the new communicator ends its own ncclComm_t. Not
  *     while the thread captures a stream;
- *   - codecs whose messages vary in length are not there: lossless ones; nor is codec auto.
+ *   - codecs whose messages vary in length are not there: lossless ones;
+ *   - the first call with codec "auto" talks to all ranks, and measures where no profile fits. In a
+ *     capture such a call has the choice of the last one that was not captured, and keeps it;
+ *     before there was one it is refused.
  */
 #ifndef DSCOMM_NCCL_H
 #define DSCOMM_NCCL_H

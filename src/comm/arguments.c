@@ -29,18 +29,13 @@ static size_t count_max(const struct dscomm_comm *comm, enum dsc_collective coll
 }
 
 /* Codecs that are not for every call. */
-static dscomm_status_t check_codec(const struct dscomm_comm *comm, const struct dsc_shape *s)
+static dscomm_status_t check_codec(const struct dsc_shape *s)
 {
     const struct dsc_collective_traits *const traits = dsc_collective_traits(s->collective);
 
     if (s->codec->is_auto && s->collective != DSC_ALLREDUCE)
         return dsc_fail(DSCOMM_ERR_INVALID, "%s with codec %s, which is for allreduce alone",
                         traits->name, s->codec->spec);
-    if (s->codec->is_auto && !comm->backend->tunes)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
-                        "codec %s on a %s communicator: name a codec; dscomm_tune shows what would "
-                        "be chosen",
-                        s->codec->spec, comm->backend->name);
     if (s->codec->sums_only && !traits->is_of_sums)
         return dsc_fail(DSCOMM_ERR_INVALID,
                         "%s with codec %s, which leaves values out: they would arrive as 0; it is "
@@ -74,7 +69,7 @@ dscomm_status_t dsc_shape_check(const struct dscomm_comm *comm, const struct dsc
     if (s->feedback && s->op != DSCOMM_SUM && s->op != DSCOMM_AVG)
         return dsc_fail(DSCOMM_ERR_INVALID, "op %s has no error feedback; pass NULL",
                         dsc_op_name(s->op));
-    return check_codec(comm, s);
+    return check_codec(s);
 }
 
 /* The caller's vectors as address ranges; of the plan's vector, where its element 0 would be. */

@@ -77,6 +77,22 @@ static uint64_t not_for_fused(void)
     return bits;
 }
 
+/* Codecs that the backend does not have. */
+static uint64_t not_there(const struct dscomm_comm *comm)
+{
+    uint64_t bits = 0;
+    size_t n = 0;
+    const char *const *const specs = dsc_tuner_specs(&n);
+
+    for (size_t i = 0; comm->backend->has_codec != NULL && i < n; i++) {
+        const struct dsc_codec *const codec = dscomm_codec(specs[i]);
+
+        if (!comm->backend->has_codec(codec))
+            bits |= dsc_tuner_bit(codec);
+    }
+    return bits;
+}
+
 /* By settings that are equal on all ranks, not by the connections that came of them. */
 static bool in_memory(const struct dscomm_comm *comm)
 {
@@ -99,9 +115,13 @@ static struct dsc_question question_of(const struct dscomm_comm *comm,
                               .budget =
                                   shape->codec->has_budget ? shape->codec->budget : comm->budget,
                               .in_memory = in_memory(comm),
-                              .message_bytes = dsc_slot_bytes(comm->config.chunk_bytes),
+                              .absent = not_there(comm),
                               .banned = dsc_guard_banned(guard) };
 
+    if (comm->backend->has_slots)
+        q.message_bytes = dsc_slot_bytes(comm->config.chunk_bytes);
+    else
+        q.chunk_elems = dsc_comm_chunk(comm, shape->count);
     if (shape->n_tensors > 0)
         q.banned |= not_for_fused();
     q.scale_ppm[n_tiers - 1] = guard->now.scale_ppm;
@@ -116,7 +136,8 @@ static int number_of(const struct dsc_codec *codec)
 }
 
 /* Takes a decision over. Nothing to choose by: `none`, by the communicator's rules. */
-static void take(const struct dsc_decision *decision, int n_tiers, struct kept *k)
+static void take(const struct dscomm_comm *comm, const struct dsc_decision *decision, int n_tiers,
+                 struct kept *k)
 {
     const struct dsc_option *const o = &decision->option;
     const struct dsc_codec *codec =
@@ -127,7 +148,8 @@ static void take(const struct dsc_decision *decision, int n_tiers, struct kept *
         return;
     }
     k->resolved.codec = codec;
-    k->resolved.choice = o->choice;
+    if (!codec->by_dtype || comm->backend->has_slots) /* else NCCL has a way of its own */
+        k->resolved.choice = o->choice;
     k->call = (struct dsc_guard_call){ .predicted_ns = o->total_ns,
                                        .latency_ns = o->latency_ns,
                                        .wire_ns = o->wire_ns[n_tiers - 1],
@@ -148,18 +170,20 @@ static dscomm_status_t decide(struct dscomm_comm *comm, struct kept *k)
         return dsc_comm_fail(comm, NULL, st, -1);
     k->version = a->guard.version;
     k->resolved = k->asked;
-    take(&decision, q.n_tiers, k);
+    take(comm, &decision, q.n_tiers, k);
     dsc_guard_say(&a->guard, "count %zu %s %s%s: %s", q.count, dsc_dtype_name(q.dtype),
                   dsc_op_name(q.op), q.feedback ? " feedback" : "", decision.reason);
     return DSCOMM_OK;
 }
 
-static struct kept *find_kept(struct dsc_auto *a, const struct dsc_shape *shape)
+/* Its number; n_kept: there is none. */
+static size_t find_kept(const struct dsc_auto *a, const struct dsc_shape *shape)
 {
-    for (size_t i = 0; i < a->n_kept; i++)
-        if (dsc_shape_equal(&a->kept[i].asked, shape))
-            return &a->kept[i];
-    return NULL;
+    size_t i = 0;
+
+    while (i < a->n_kept && !dsc_shape_equal(&a->kept[i].asked, shape))
+        i++;
+    return i;
 }
 
 static struct kept *place_for(struct dsc_auto *a, const struct dsc_shape *shape)
@@ -188,6 +212,7 @@ dscomm_status_t dsc_auto_resolve(struct dscomm_comm *comm, struct dsc_shape *sha
 {
     struct dsc_auto *a = comm->automatic;
     struct kept *k;
+    size_t at;
 
     if (a != NULL)
         memset(&a->running, 0, sizeof(a->running));
@@ -201,9 +226,8 @@ dscomm_status_t dsc_auto_resolve(struct dscomm_comm *comm, struct dsc_shape *sha
         DSC_TRY(make_ready(comm));
         a = comm->automatic;
     }
-    k = find_kept(a, shape);
-    if (k == NULL)
-        k = place_for(a, shape);
+    at = find_kept(a, shape);
+    k = at < a->n_kept ? &a->kept[at] : place_for(a, shape);
     if (k->resolved.codec == NULL || k->version != a->guard.version) {
         const uint64_t first = a->guard.n_events;
 
@@ -215,19 +239,48 @@ dscomm_status_t dsc_auto_resolve(struct dscomm_comm *comm, struct dsc_shape *sha
     return DSCOMM_OK;
 }
 
+bool dsc_auto_recall(const struct dscomm_comm *comm, struct dsc_shape *shape)
+{
+    const struct dsc_auto *const a = comm->automatic;
+    size_t at;
+
+    if (!shape->codec->is_auto)
+        return true;
+    if (needs_no_choice(comm, shape)) {
+        shape->codec = dscomm_codec("none");
+        return true;
+    }
+    at = a == NULL ? 0 : find_kept(a, shape);
+    if (a == NULL || at == a->n_kept || a->kept[at].resolved.codec == NULL)
+        return false;
+    *shape = a->kept[at].resolved;
+    return true;
+}
+
 /* ---- learning ---- */
+
+struct dsc_guard_call dsc_auto_running(const struct dscomm_comm *comm)
+{
+    return comm->automatic == NULL ? (struct dsc_guard_call){ 0 } : comm->automatic->running;
+}
+
+void dsc_auto_feed(struct dscomm_comm *comm, uint32_t note, const struct dsc_guard_call *call)
+{
+    struct dsc_guard *const guard = &comm->automatic->guard;
+    const uint64_t first = guard->n_events;
+
+    dsc_guard_feed(guard, note, call);
+    log_events(guard, first);
+}
 
 void dsc_auto_finish(struct dscomm_comm *comm, uint32_t note)
 {
     struct dsc_auto *const a = comm->automatic;
-    uint64_t first;
 
     if (a == NULL)
         return;
-    first = a->guard.n_events;
-    dsc_guard_feed(&a->guard, note, &a->before);
+    dsc_auto_feed(comm, note, &a->before);
     a->before = a->running;
-    log_events(&a->guard, first);
 }
 
 /* ---- telling ---- */

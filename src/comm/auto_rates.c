@@ -36,7 +36,7 @@ static dscomm_status_t who_has_none(struct dscomm_comm *comm, bool has, int *ran
     if (all == NULL)
         return dsc_comm_fail(
             comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "a byte of %d ranks", comm->n_ranks), -1);
-    st = dsc_comm_gather(comm, &own, 1, all);
+    st = comm->backend->gather(comm, &own, 1, all);
     *rank_out = -1;
     for (int r = comm->n_ranks - 1; st == DSCOMM_OK && r >= 0; r--)
         if (all[r] == 0)
@@ -60,5 +60,5 @@ dscomm_status_t dsc_auto_rates(struct dscomm_comm *comm, struct dsc_rates *rates
     what.n_codecs = dsc_measure_all(codecs);
     dsc_log_info(TUNE, "auto: rank %d has no profile that fits%s%s; measuring for %d ms", without,
                  why[0] != '\0' ? ", here: " : "", why, MEASURE_MS);
-    return dsc_comm_measure(comm, &what, MEASURE_MS, rates_out);
+    return comm->backend->measure(comm, &what, MEASURE_MS, rates_out);
 }

@@ -67,11 +67,22 @@ static dscomm_status_t check_config(const dscomm_comm_config_t *c)
     return DSCOMM_OK;
 }
 
+static dscomm_status_t check_budget(const struct dsc_env *env)
+{
+    struct dsc_budget budget;
+
+    if (!dsc_budget_parse(env->error_budget, &budget))
+        return dsc_fail(DSCOMM_ERR_ENV, "DSCOMM_ERROR_BUDGET=\"%.40s\", must be " DSC_BUDGET_FORM,
+                        env->error_budget);
+    return DSCOMM_OK;
+}
+
 dscomm_status_t dsc_comm_settings(const dscomm_comm_config_t *config, const struct dsc_env *env,
                                   dscomm_comm_config_t *settings_out)
 {
     dscomm_comm_config_t *const c = settings_out;
 
+    DSC_TRY(check_budget(env));
     DSC_TRY(copy_config(config, c));
     DSC_TRY(check_config(c));
     if (c->timeout_ms == 0)
@@ -93,12 +104,7 @@ dscomm_status_t dsc_comm_settings(const dscomm_comm_config_t *config, const stru
 
 static dscomm_status_t read_settings(const dscomm_comm_config_t *config, struct settings *out)
 {
-    struct dsc_budget budget;
-
     DSC_TRY(dsc_env_get(&out->env));
-    if (!dsc_budget_parse(out->env->error_budget, &budget))
-        return dsc_fail(DSCOMM_ERR_ENV, "DSCOMM_ERROR_BUDGET=\"%.40s\", must be " DSC_BUDGET_FORM,
-                        out->env->error_budget);
     out->tiers = out->env->tiers;
     return dsc_comm_settings(config, out->env, &out->config);
 }

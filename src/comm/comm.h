@@ -39,6 +39,7 @@ typedef void dsc_rates_fn(void *user, struct dsc_rates *rates_out);
 
 struct dscomm_comm;
 struct dsc_auto;
+struct dsc_measure;
 
 struct dsc_plan_entry {
     struct dsc_shape shape;
@@ -54,8 +55,8 @@ struct dsc_plan_entry {
  */
 struct dsc_backend {
     const char *name;
-    bool tunes; /* codec auto: a turn's calls may talk, notes come with messages */
-    bool fuses; /* small allreduces of a group may become one call */
+    bool fuses;     /* small allreduces of a group may become one call */
+    bool has_slots; /* connections carry so much at once, and chunks are short */
     /* What of shapes only the backend knows: codecs that it does not have. */
     dscomm_status_t (*check_shape)(const struct dscomm_comm *comm, const struct dsc_shape *shape);
     /* Kinds of memory; before anything is touched. */
@@ -75,6 +76,14 @@ struct dsc_backend {
     void (*abort)(struct dscomm_comm *comm);
     /* Adds what the backend counts. */
     void (*stats)(const struct dscomm_comm *comm, dscomm_stats_t *stats);
+    /* ---- codec auto; collective ones as their namesakes below ---- */
+    bool (*has_codec)(const struct dsc_codec *codec); /* NULL: all */
+    dscomm_status_t (*gather)(struct dscomm_comm *comm, const void *own, size_t n, uint8_t *all);
+    dscomm_status_t (*measure)(struct dscomm_comm *comm, const struct dsc_measure *what,
+                               int budget_ms, struct dsc_rates *rates_out);
+    /* Corrects what measurements depend on here. NULL: nothing to correct. */
+    void (*describe)(const struct dscomm_comm *comm, struct dsc_fingerprint *machine);
+
     /* dscomm_comm_split(); the arguments were checked. */
     dscomm_status_t (*split)(struct dscomm_comm *comm, int color, int key,
                              const dscomm_comm_config_t *config, dscomm_comm_t **comm_out);
@@ -164,6 +173,8 @@ dscomm_status_t dsc_comm_execute(struct dscomm_comm *comm, struct dsc_plan_entry
 
 /* What the rank tells in a call: 0 unless it is an allreduce. */
 uint32_t dsc_notes_own(const struct dscomm_comm *comm, const struct dsc_plan_params *params);
+/* For dscomm_comm_last_call(). One thread at a time. */
+DSC_SHARED void dsc_notes_publish(struct dscomm_comm *comm, const dscomm_call_stats_t *stats);
 /* A call has finished: what is known of it is kept. */
 void dsc_notes_finish(struct dscomm_comm *comm, const struct dscomm_plan *plan,
                       const struct dsc_exec_outcome *outcome);
@@ -175,12 +186,22 @@ void dsc_notes_finish(struct dscomm_comm *comm, const struct dscomm_plan *plan,
  * call makes ready, which is collective, and takes a moment where no profile fits. An error has
  * been told to the peers.
  */
-dscomm_status_t dsc_auto_resolve(struct dscomm_comm *comm, struct dsc_shape *shape);
-/* An allreduce has finished, with this merged note. */
+DSC_SHARED dscomm_status_t dsc_auto_resolve(struct dscomm_comm *comm, struct dsc_shape *shape);
+/*
+ * The same by what was chosen for such a call before, without talking to anybody. False: nothing
+ * was.
+ */
+DSC_SHARED bool dsc_auto_recall(const struct dscomm_comm *comm, struct dsc_shape *shape);
+/* What the guard is to be told about the call that was resolved last. */
+DSC_SHARED struct dsc_guard_call dsc_auto_running(const struct dscomm_comm *comm);
+/* Another allreduce has its merged note, which is about `call`. */
+DSC_SHARED void dsc_auto_feed(struct dscomm_comm *comm, uint32_t note,
+                              const struct dsc_guard_call *call);
+/* An allreduce has finished, with this merged note about the one before. */
 void dsc_auto_finish(struct dscomm_comm *comm, uint32_t note);
 void dsc_auto_destroy(struct dsc_auto *automatic); /* NULL allowed */
-/* What it knows; for tests. NULL: no auto call was made. */
-const struct dsc_guard *dsc_auto_guard(const struct dscomm_comm *comm);
+/* What it has learned. NULL: no auto call was made. */
+DSC_SHARED const struct dsc_guard *dsc_auto_guard(const struct dscomm_comm *comm);
 /* auto_rates.c: the worst of all ranks, from profiles or by measuring. Collective. */
 dscomm_status_t dsc_auto_rates(struct dscomm_comm *comm, struct dsc_rates *rates_out);
 
@@ -235,6 +256,8 @@ DSC_SHARED dscomm_status_t dsc_comm_plan(struct dscomm_comm *comm, const struct 
 DSC_SHARED void dsc_comm_drop_plans(struct dscomm_comm *comm);
 /* Whether an allreduce that is made as a two-shot goes by the communicator's tiers. */
 DSC_SHARED bool dsc_shape_is_tiered(const struct dscomm_comm *comm, const struct dsc_shape *shape);
+/* Of a vector of so many elements, in messages of float32. */
+size_t dsc_comm_chunk(const struct dscomm_comm *comm, size_t count);
 
 /* ---- comm_tiers.c ---- */
 
@@ -289,8 +312,15 @@ size_t dsc_measure_all(struct dsc_measure_codec codecs[DSC_SPEEDS_MAX]);
  */
 dscomm_status_t dsc_comm_measure(struct dscomm_comm *comm, const struct dsc_measure *what,
                                  int budget_ms, struct dsc_rates *rates_out);
+/*
+ * Whom a rank sends to while links of a tier are measured: every rank to one of another sub-group
+ * of its group. -1: it is alone there.
+ */
+DSC_SHARED int dsc_measure_target(const struct dscomm_comm *comm, int tier, int rank);
+/* All but what is measured. */
+DSC_SHARED void dsc_rates_begin(const struct dscomm_comm *comm, struct dsc_rates *rates_out);
 /* Each rank's rates become the worst of all ranks, the same everywhere. */
-dscomm_status_t dsc_comm_merge_rates(struct dscomm_comm *comm, struct dsc_rates *rates);
+DSC_SHARED dscomm_status_t dsc_comm_merge_rates(struct dscomm_comm *comm, struct dsc_rates *rates);
 /* Of this rank's machine and the communicator's settings. Not collective. */
 dscomm_status_t dsc_comm_fingerprint(const struct dscomm_comm *comm,
                                      struct dsc_fingerprint *machine_out);

@@ -256,8 +256,8 @@ static dscomm_status_t host_close(struct dscomm_comm *comm)
 
 const struct dsc_backend dsc_backend_host = {
     .name = "host",
-    .tunes = true,
     .fuses = true,
+    .has_slots = true,
     .check_shape = host_check_shape,
     .check = host_check,
     .issue = host_issue,
@@ -266,6 +266,8 @@ const struct dsc_backend dsc_backend_host = {
     .tell = host_tell,
     .abort = host_abort,
     .stats = host_stats,
+    .gather = dsc_comm_gather,
+    .measure = dsc_comm_measure,
     .split = dsc_comm_split_host,
     .close = host_close,
 };

@@ -100,7 +100,7 @@ dscomm_status_t dsc_comm_merge_rates(struct dscomm_comm *comm, struct dsc_rates 
     if (all == NULL)
         return dsc_comm_fail(comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "rates of all ranks"), -1);
     dsc_rates_wire_put(rates, own);
-    st = dsc_comm_gather(comm, own, sizeof(own), all);
+    st = comm->backend->gather(comm, own, sizeof(own), all);
     if (st == DSCOMM_OK) {
         st = merge_all(comm, all, rates);
         if (st < 0)
@@ -232,6 +232,17 @@ static dscomm_status_t measure(struct dsc_meter *m, const struct dsc_measure *wh
     return dsc_comm_merge_rates(m->comm, m->rates);
 }
 
+void dsc_rates_begin(const struct dscomm_comm *comm, struct dsc_rates *rates_out)
+{
+    *rates_out = (struct dsc_rates){ .version = DSC_RATES_VERSION,
+                                     .overlap = 1,
+                                     .cpus_per_host = (uint32_t)comm->cpus_per_host,
+                                     .ranks_per_host = (uint32_t)comm->ranks_per_host,
+                                     .n_tiers = (uint32_t)comm->tiers.n_tiers };
+    for (int t = 0; t < comm->tiers.n_tiers; t++)
+        rates_out->tiers[t].kind = (uint32_t)comm->tiers.kinds[t];
+}
+
 dscomm_status_t dsc_comm_measure(struct dscomm_comm *comm, const struct dsc_measure *what,
                                  int budget_ms, struct dsc_rates *rates_out)
 {
@@ -246,15 +257,9 @@ dscomm_status_t dsc_comm_measure(struct dscomm_comm *comm, const struct dsc_meas
 
     if (rates == NULL)
         return dsc_comm_fail(comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "rates"), -1);
-    rates->version = DSC_RATES_VERSION;
-    rates->overlap = 1;
-    rates->cpus_per_host = (uint32_t)comm->cpus_per_host;
-    rates->ranks_per_host = (uint32_t)comm->ranks_per_host;
+    dsc_rates_begin(comm, rates);
     rates->cache_bytes = dsc_cpu_cache_bytes() * rates->cpus_per_host;
     rates->header_bytes = DSC_HEADER_BYTES;
-    rates->n_tiers = (uint32_t)comm->tiers.n_tiers;
-    for (int t = 0; t < comm->tiers.n_tiers; t++)
-        rates->tiers[t].kind = (uint32_t)comm->tiers.kinds[t];
     st = measure(&m, what);
     if (st == DSCOMM_OK) {
         *rates_out = *rates;
@@ -299,5 +304,7 @@ dscomm_status_t dsc_comm_fingerprint(const struct dscomm_comm *comm,
     dsc_fingerprint_set(machine_out, DSC_FINGERPRINT_TRANSPORT, comm->transport);
     snprintf(text, sizeof(text), "%d", comm->config.n_threads);
     dsc_fingerprint_set(machine_out, DSC_FINGERPRINT_THREADS, text);
+    if (comm->backend->describe != NULL)
+        comm->backend->describe(comm, machine_out);
     return DSCOMM_OK;
 }

@@ -52,71 +52,12 @@ struct burst {
 
 /* ---- who talks to whom ---- */
 
-/* Group of a rank below the tier. */
-static int sub_group(const struct links *l, int rank)
-{
-    const size_t n = (size_t)l->comm->n_ranks;
-
-    return l->tier == 0 ? rank : l->comm->tiers.groups[(size_t)(l->tier - 1) * n + (size_t)rank];
-}
-
-static int group(const struct links *l, int rank)
-{
-    return l->comm->tiers.groups[(size_t)l->tier * (size_t)l->comm->n_ranks + (size_t)rank];
-}
-
-/* The k-th rank, k modulo their number, of a sub-group. */
-static int member(const struct links *l, int sub, int k)
-{
-    int n = 0;
-
-    for (int r = 0; r < l->comm->n_ranks; r++)
-        n += sub_group(l, r) == sub;
-    k %= n;
-    for (int r = 0; r < l->comm->n_ranks; r++)
-        if (sub_group(l, r) == sub && k-- == 0)
-            return r;
-    return -1;
-}
-
-/* The next sub-group of the rank's group, in the order of their numbers, around; its own: alone. */
-static int next_sub_group(const struct links *l, int rank)
-{
-    const int own = sub_group(l, rank);
-    int lowest = own, next = -1;
-
-    for (int r = 0; r < l->comm->n_ranks; r++) {
-        const int sub = sub_group(l, r);
-
-        if (group(l, r) != group(l, rank))
-            continue;
-        if (sub < lowest)
-            lowest = sub;
-        if (sub > own && (next < 0 || sub < next))
-            next = sub;
-    }
-    return next < 0 ? lowest : next;
-}
-
-/* Whom a rank sends to; -1: it is alone in its group. */
-static int target_of(const struct links *l, int rank)
-{
-    const int next = next_sub_group(l, rank);
-    int place = 0;
-
-    if (next == sub_group(l, rank))
-        return -1;
-    for (int r = 0; r < rank; r++)
-        place += sub_group(l, r) == sub_group(l, rank);
-    return member(l, next, place);
-}
-
 static void find_pattern(struct links *l)
 {
-    l->all = (struct pattern){ target_of(l, l->comm->rank), 0, l->in };
+    l->all = (struct pattern){ dsc_measure_target(l->comm, l->tier, l->comm->rank), 0, l->in };
     l->first = -1;
     for (int r = 0; r < l->comm->n_ranks; r++) {
-        const int target = target_of(l, r);
+        const int target = dsc_measure_target(l->comm, l->tier, r);
 
         if (target == l->comm->rank)
             l->in[l->all.n_in++] = r;

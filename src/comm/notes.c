@@ -53,8 +53,9 @@ uint32_t dsc_notes_own(const struct dscomm_comm *comm, const struct dsc_plan_par
 /*
  * Who reads a new word sees, by release and acquire, the odd version that was written before it.
  */
-static void publish(struct dsc_last_call *last, const dscomm_call_stats_t *stats)
+void dsc_notes_publish(struct dscomm_comm *comm, const dscomm_call_stats_t *stats)
 {
+    struct dsc_last_call *const last = &comm->last_call;
     const uint32_t version = atomic_load_explicit(&last->version, memory_order_relaxed);
     uint64_t words[DSC_CALL_WORDS];
 
@@ -106,7 +107,7 @@ static void keep(struct dscomm_comm *comm, const struct dscomm_plan *plan,
     }
     snprintf(stats.codec, sizeof(stats.codec), "%s",
              plan->params.codecs[plan->params.n_tiers - 1]->spec);
-    publish(&comm->last_call, &stats);
+    dsc_notes_publish(comm, &stats);
 }
 
 void dsc_notes_finish(struct dscomm_comm *comm, const struct dscomm_plan *plan,
@@ -127,11 +128,7 @@ dscomm_status_t dscomm_comm_last_call(const dscomm_comm_t *comm, dscomm_call_sta
     if (stats_out->struct_bytes != sizeof(*stats_out))
         return dsc_fail(DSCOMM_ERR_INVALID, "call stats struct_bytes %zu, must be %zu",
                         stats_out->struct_bytes, sizeof(*stats_out));
-    if (comm->backend != &dsc_backend_host)
-        return dsc_fail(DSCOMM_ERR_UNSUPPORTED,
-                        "figures of a call on a %s communicator; they are kept on a host one",
-                        comm->backend->name);
     if (!read_published(&comm->last_call, stats_out))
-        return dsc_fail(DSCOMM_ERR_BAD_STATE, "no call has finished yet");
+        return dsc_fail(DSCOMM_ERR_BAD_STATE, "no call was made yet");
     return DSCOMM_OK;
 }

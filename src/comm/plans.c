@@ -59,6 +59,19 @@ static size_t widest_message(const struct dsc_plan_params *params, size_t n)
     return widest;
 }
 
+static size_t longest_chunk(const struct dscomm_comm *comm, size_t count)
+{
+    const size_t share = count / (size_t)comm->n_ranks / CHUNKS_PER_PIECE;
+
+    return dsc_min_size(comm->chunk_elems, dsc_max_size(share, comm->min_chunk_elems));
+}
+
+size_t dsc_comm_chunk(const struct dscomm_comm *comm, size_t count)
+{
+    return dsc_max_size(DSC_PIECE_ALIGN,
+                        dsc_min_size(longest_chunk(comm, count), comm->chunk_elems / 2));
+}
+
 /*
  * A message takes half of chunk_bytes, give or take a chunk's alignment; that only matters where an
  * element takes 4 bytes. By default that is two TCP segments of 64 KiB, as loopback and offloading
@@ -67,8 +80,7 @@ static size_t widest_message(const struct dsc_plan_params *params, size_t n)
  */
 static size_t choose_chunk(const struct dscomm_comm *comm, const struct dsc_plan_params *params)
 {
-    const size_t share = params->count / (size_t)comm->n_ranks / CHUNKS_PER_PIECE;
-    const size_t most = dsc_min_size(comm->chunk_elems, dsc_max_size(share, comm->min_chunk_elems));
+    const size_t most = longest_chunk(comm, params->count);
     const size_t message_max = comm->chunk_elems * sizeof(float) / 2;
 
     return widest_message(params, most) > message_max + MESSAGE_SLACK ? most / 2 : most;

@@ -8,6 +8,8 @@
  *   cuda_steps.c     enqueues a schedule on two streams
  *   cuda_agree.c     what ranks must agree on when a communicator or a plan is made
  *   cuda_tiers.c     which ranks are near each other
+ *   cuda_auto.c      codec auto: what it needs of this backend
+ *   cuda_measure*.c  links and kernels, for it
  *   cuda_watch.c     the watchdog; statistics out of the device's ring
  *   cuda_split.c     a communicator of some of the ranks
  *   cuda_feedback.c  residuals in device memory
@@ -187,6 +189,19 @@ dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_e
                                     const char *given);
 /* Waits, with the communicator's deadline, for all that `own` has. what: for the error. */
 dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what);
+
+/* ---- cuda_auto.c, cuda_measure.c: see struct dsc_backend ---- */
+
+dscomm_status_t dsc_cuda_gather_bytes(struct dscomm_comm *comm, const void *own, size_t n,
+                                      uint8_t *all);
+dscomm_status_t dsc_cuda_measure(struct dscomm_comm *comm, const struct dsc_measure *what,
+                                 int budget_ms, struct dsc_rates *rates_out);
+void dsc_cuda_describe(const struct dscomm_comm *comm, struct dsc_fingerprint *machine);
+/*
+ * A call's shape with what is chosen for it, if its codec is auto; of a call that is captured with
+ * what was chosen before.
+ */
+dscomm_status_t dsc_cuda_choose(struct dsc_cuda_comm *cc, struct dsc_shape *shape, bool capturing);
 
 /* ---- cuda_direct.c ---- */
 

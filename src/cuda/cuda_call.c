@@ -6,6 +6,7 @@
  */
 #include "cuda/cuda.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "cuda/ranges.h"
@@ -183,8 +184,8 @@ static dscomm_status_t run_call(struct dsc_cuda_run *run, const struct dsc_gpu_c
 
 /* ---- a call ---- */
 
-static dscomm_status_t find_run(struct dsc_cuda_comm *cc, const struct dsc_call_args *a,
-                                bool capturing, struct dsc_cuda_run **run_out)
+static dscomm_status_t find_plan(struct dsc_cuda_comm *cc, const struct dsc_call_args *a,
+                                 bool capturing, struct dsc_plan_entry **entry_out)
 {
     struct dsc_plan_entry *entry = dsc_comm_find_plan(&cc->base, &a->shape);
 
@@ -193,9 +194,7 @@ static dscomm_status_t find_run(struct dsc_cuda_comm *cc, const struct dsc_call_
                         "the stream is being captured and there is no plan of %zu %s with codec %s "
                         "yet; make the call once before, or dscomm_plan_create()",
                         a->shape.count, dsc_dtype_name(a->shape.dtype), a->shape.codec->spec);
-    DSC_TRY(dsc_comm_plan(&cc->base, &a->shape, &entry));
-    *run_out = entry->run;
-    return DSCOMM_OK;
+    return dsc_comm_plan(&cc->base, &a->shape, entry_out);
 }
 
 static dscomm_status_t run_in_order(struct dsc_cuda_comm *cc, struct dsc_cuda_run *run,
@@ -223,11 +222,24 @@ static dscomm_status_t run_in_order(struct dsc_cuda_comm *cc, struct dsc_cuda_ru
     return st;
 }
 
+/* For whoever asks what was chosen: nothing is known yet of how it went. */
+static void publish(struct dsc_cuda_comm *cc, const struct dsc_call_args *a,
+                    const struct dscomm_plan *plan)
+{
+    dscomm_call_stats_t stats = { .struct_bytes = sizeof(stats), .calls = cc->base.sequence };
+
+    stats.payload_tx_bytes = plan == NULL ? ring_bytes(cc, &a->shape) : plan->payload_tx_bytes;
+    snprintf(stats.codec, sizeof(stats.codec), "%s", a->shape.codec->spec);
+    dsc_notes_publish(&cc->base, &stats);
+}
+
 dscomm_status_t dsc_cuda_issue(struct dscomm_comm *comm, dscomm_stream_t *stream,
                                const struct dsc_call_args *args)
 {
     struct dsc_cuda_comm *const cc = (struct dsc_cuda_comm *)comm;
     const cudaStream_t on = (cudaStream_t)(void *)stream;
+    struct dsc_call_args chosen = *args;
+    struct dsc_plan_entry *entry = NULL;
     struct dsc_cuda_run *run = NULL;
     const uint64_t start = dsc_now_ns();
     bool capturing = false;
@@ -235,13 +247,16 @@ dscomm_status_t dsc_cuda_issue(struct dscomm_comm *comm, dscomm_stream_t *stream
     dsc_log_set_rank(comm->rank, comm->n_ranks);
     DSC_TRY(dsc_comm_check(comm));
     DSC_TRY(is_capturing(on, &capturing));
-    if (!is_plain(cc, args, capturing))
-        DSC_TRY(find_run(cc, args, capturing, &run));
-    DSC_TRY(run_in_order(cc, run, args, on, capturing));
+    DSC_TRY(dsc_cuda_choose(cc, &chosen.shape, capturing));
+    if (!is_plain(cc, &chosen, capturing))
+        DSC_TRY(find_plan(cc, &chosen, capturing, &entry));
+    run = entry == NULL ? NULL : entry->run;
+    DSC_TRY(run_in_order(cc, run, &chosen, on, capturing));
     if (args->feedback != NULL)
         dsc_feedback_issued(args->feedback, run != NULL && !capturing,
                             run != NULL && !run->all_none);
     comm->sequence++;
+    publish(cc, &chosen, entry == NULL ? NULL : entry->plan);
     atomic_fetch_add(&comm->call_ns, dsc_now_ns() - start);
     return DSCOMM_OK;
 }

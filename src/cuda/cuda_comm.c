@@ -61,7 +61,7 @@ static dscomm_status_t cuda_check_shape(const struct dscomm_comm *comm,
                                         const struct dsc_shape *shape)
 {
     DSC_TRY(dsc_cuda_check_device((const struct dsc_cuda_comm *)comm));
-    return dsc_gpu_supports(shape->codec);
+    return shape->codec->is_auto ? DSCOMM_OK : dsc_gpu_supports(shape->codec);
 }
 
 static dscomm_status_t cuda_check(const struct dscomm_comm *comm, dscomm_stream_t *stream,
@@ -155,6 +155,7 @@ static dscomm_status_t cuda_close(struct dscomm_comm *comm)
 static const struct dsc_backend backend_cuda = {
     .name = "cuda",
     .fuses = false,
+    .has_slots = false,
     .check_shape = cuda_check_shape,
     .check = cuda_check,
     .issue = dsc_cuda_issue,
@@ -163,6 +164,10 @@ static const struct dsc_backend backend_cuda = {
     .tell = cuda_tell,
     .abort = cuda_abort,
     .stats = cuda_stats,
+    .has_codec = dsc_gpu_knows,
+    .gather = dsc_cuda_gather_bytes,
+    .measure = dsc_cuda_measure,
+    .describe = dsc_cuda_describe,
     .split = dsc_cuda_split,
     .close = cuda_close,
 };
@@ -212,10 +217,11 @@ static dscomm_status_t agree_on_settings(struct dsc_cuda_comm *cc, const struct 
     snprintf(text, sizeof(text),
              "version=%s chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu seed=%u min_bytes=%zu "
              "cuda_graphs=%d cuda_direct=%s cuda_direct_bytes=%llu exact_order=%d "
-             "preserve_input=%d tiers=%s",
+             "preserve_input=%d tiers=%s error_budget=%s",
              dscomm_version(), c->chunk_bytes, c->algorithm, (unsigned long long)env->oneshot_bytes,
              c->seed, c->min_bytes, cc->use_graphs, env->cuda_direct,
-             (unsigned long long)env->cuda_direct_bytes, c->exact_order, c->preserve_input, tiers);
+             (unsigned long long)env->cuda_direct_bytes, c->exact_order, c->preserve_input, tiers,
+             env->error_budget);
     return dsc_cuda_agree(cc, st, text);
 }
 

@@ -211,6 +211,8 @@ static const char *refusal(const struct table *table, const struct dsc_codec *co
         return "only for sum and avg";
     if (q->in_memory && strcmp(codec->spec, specs[0]) != 0)
         return "shared memory is no link to spare";
+    if ((q->absent & dsc_tuner_bit(codec)) != 0)
+        return "only for CPUs";
     if ((q->banned & dsc_tuner_bit(codec)) != 0)
         return "banned: its error was too large";
     return dsc_budget_refuses(&q->budget, codec, q->feedback);
@@ -413,6 +415,9 @@ static dscomm_status_t add_chunks(struct table *table, struct shape shape,
 {
     const size_t piece = largest_piece(table, shape.algorithm, shape.n_tiers);
 
+    shape.chunk_elems = table->q->chunk_elems;
+    if (shape.chunk_elems != 0)
+        return add_option(table, &shape, inner, codec, preference);
     for (size_t i = 0; i < DSC_ARRAY_LEN(chunks); i++) {
         bool is_repeated = false;
 

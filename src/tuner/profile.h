@@ -55,8 +55,8 @@ const char *dsc_fingerprint_name(enum dsc_fingerprint_field field);
  */
 dscomm_status_t dsc_fingerprint_host(struct dsc_fingerprint *machine_out);
 /* Cut to the room there is, characters that a file should not have replaced by '?'. */
-void dsc_fingerprint_set(struct dsc_fingerprint *machine, enum dsc_fingerprint_field field,
-                         const char *value);
+DSC_SHARED void dsc_fingerprint_set(struct dsc_fingerprint *machine,
+                                    enum dsc_fingerprint_field field, const char *value);
 /* False: writes "cpus is 4 in the profile, 2 here" to why. */
 bool dsc_fingerprint_fits(const struct dsc_fingerprint *file, const struct dsc_fingerprint *here,
                           char *why, size_t why_bytes);

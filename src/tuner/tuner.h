@@ -52,7 +52,9 @@ struct dsc_question {
     /* The only candidate, whatever the budget; NULL: those of dsc_tuner_specs(). */
     const struct dsc_codec *codec;
     size_t message_bytes;              /* the most that a connection carries at once; 0: any */
+    size_t chunk_elems;                /* the only one, of whole units of each codec; 0: several */
     uint64_t banned;                   /* bits of codecs, see dsc_tuner_bit() */
+    uint64_t absent;                   /* likewise: not there, where the calls run */
     uint32_t scale_ppm[DSC_MAX_TIERS]; /* wire times are so many millionths; 0: as measured */
 };
 
