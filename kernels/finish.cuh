@@ -8,7 +8,7 @@
 #ifndef DSC_KERNELS_FINISH_CUH
 #define DSC_KERNELS_FINISH_CUH
 
-#include "kernels/numbers.cuh"
+#include "kernels/sample.cuh"
 #include "kernels/stage.h"
 
 /* The reader sees the number again that it saw before if the entry did not change meanwhile. */
@@ -52,6 +52,7 @@ DSC_DEVICE void end_call(const dsc_gpu_args &args)
             fb->known_zero = 0;
         }
     }
+    note_call(args, count);
     state->blocks_done = 0;
     state->sequence++;
     if (state->ring != nullptr)
@@ -71,12 +72,16 @@ DSC_DEVICE void give_up_call(const dsc_gpu_args &args)
         fb->known_zero = 0;
 }
 
-/* Says which kernel runs, for whoever waits for it in vain. */
+/* Says which kernel runs, for whoever waits for it in vain; a call's first one starts its clock. */
 DSC_DEVICE void show_progress(const dsc_gpu_args &args, uint32_t block)
 {
     const dsc_gpu_state *const state = args.call.state;
 
-    if (block == 0 && threadIdx.x == 0 && state->board != nullptr)
+    if (block != 0 || threadIdx.x != 0)
+        return;
+    if (args.call.notes != nullptr && (args.work.flags & DSC_GPU_WORK_FIRST) != 0)
+        args.call.notes->began_ns = DSC_GLOBAL_TIMER_NS();
+    if (state->board != nullptr)
         DSC_STORE_RELEASE_SYS(&state->board->progress,
                               (state->sequence + 1) << 40 | args.work.step);
 }

@@ -106,6 +106,7 @@ struct dsc_gpu_work {
 #define DSC_GPU_WORK_LAST 1u /* the last kernel of a call, which ends it */
 /* With LAST: all tiers have the codec `none`, so a residual known to be zero stays that. */
 #define DSC_GPU_WORK_ALL_NONE 2u
+#define DSC_GPU_WORK_FIRST 4u /* the first kernel of a call */
 
 /* ---- state in device memory ---- */
 
@@ -144,6 +145,25 @@ struct dsc_gpu_feedback {
 
 #define DSC_GPU_GIVEN_UP 2u
 
+/* What a rank has seen of a call, for its note. Integers: ranks decide by them. */
+struct dsc_gpu_noted {
+    uint64_t ns;           /* from its first kernel to its end */
+    uint32_t error_ppm;    /* ||x - D|| / ||x|| of what was encoded, in samples; 0: nothing was */
+    uint32_t residual_ppm; /* ||x - D|| / ||v||: what feedback keeps back; 0: there is none */
+    uint32_t has_overflow; /* not 0: some of the output is not finite */
+    uint32_t pad;
+};
+
+#define DSC_GPU_NOTED_CALLS 32
+
+/* Device memory; all zero to begin with. */
+struct dsc_gpu_notes {
+    double error_sq, encoded_sq, input_sq; /* of the running call's samples */
+    uint64_t began_ns;
+    uint64_t n_calls;                                /* that have ended and were noted */
+    struct dsc_gpu_noted calls[DSC_GPU_NOTED_CALLS]; /* call i, from 0 on, at i % that */
+};
+
 /* ---- a call ---- */
 
 /* All that differs between calls of a plan. */
@@ -154,6 +174,7 @@ struct dsc_gpu_call {
     float *velocity[2];                /* u of momentum, likewise by parity; NULL: none */
     struct dsc_gpu_feedback *feedback; /* device memory; NULL: no residual */
     struct dsc_gpu_state *state;       /* device memory */
+    struct dsc_gpu_notes *notes;       /* device memory; NULL: nobody asks for its note */
     void *input;                       /* SAVE, UNDO: what an in-place call overwrites; */
     void *saved;                       /* a copy of it, as far from 16-byte alignment */
     uint64_t input_bytes;              /* 0: the call is not in place */

@@ -145,6 +145,18 @@ template <class Format> struct Stage {
         }
     }
 
+    /* What the codec makes of a lane's values, for the call's note. */
+    __device__ void sample(const float x[kPerLane], const float d[kPerLane],
+                           const float r[kPerLane], Lane lane) const
+    {
+        float v[kPerLane];
+
+#pragma unroll
+        for (uint32_t i = 0; i < kPerLane; i++)
+            v[i] = residual.is_idle ? x[i] : __fsub_rn(x[i], __fmul_rn(args.call.beta, r[i]));
+        add_sample(args.call.notes, x, d, v, !residual.is_idle, lane.n);
+    }
+
     /* After all of the tile: what its message has of u has been sent. */
     __device__ void clear_sent(const uint8_t *msg) const
     {
@@ -201,6 +213,8 @@ template <class Format> struct Stage {
 
             value(lane, x, r);
             format.encode(msg, op.facts, lane, x, d);
+            if (is_sampled(args, at) && !residual.has_momentum())
+                sample(x, d, r, lane);
             if (!residual.is_idle)
                 residual.store_sent(x, d, r, op.send_at + lane.pos, lane.n);
         }

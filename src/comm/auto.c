@@ -55,6 +55,7 @@ static dscomm_status_t make_ready(struct dscomm_comm *comm)
         return st;
     }
     dsc_guard_init(&a->guard);
+    a->guard.is_late = comm->backend->notes_are_late;
     comm->automatic = a;
     return DSCOMM_OK;
 }
@@ -153,6 +154,7 @@ static void take(const struct dscomm_comm *comm, const struct dsc_decision *deci
     k->call = (struct dsc_guard_call){ .predicted_ns = o->total_ns,
                                        .latency_ns = o->latency_ns,
                                        .wire_ns = o->wire_ns[n_tiers - 1],
+                                       .cpu_ns = o->cpu_ns,
                                        .bytes = k->asked.count * dsc_dtype_bytes(k->asked.dtype),
                                        .codec = codec,
                                        .number = number_of(codec),

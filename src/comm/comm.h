@@ -55,8 +55,9 @@ struct dsc_plan_entry {
  */
 struct dsc_backend {
     const char *name;
-    bool fuses;     /* small allreduces of a group may become one call */
-    bool has_slots; /* connections carry so much at once, and chunks are short */
+    bool fuses;          /* small allreduces of a group may become one call */
+    bool has_slots;      /* connections carry so much at once, and chunks are short */
+    bool notes_are_late; /* those of an epoch come together, when the next one has ended */
     /* What of shapes only the backend knows: codecs that it does not have. */
     dscomm_status_t (*check_shape)(const struct dscomm_comm *comm, const struct dsc_shape *shape);
     /* Kinds of memory; before anything is touched. */

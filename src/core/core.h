@@ -157,9 +157,9 @@ struct dsc_note {
     bool overflow;         /* an output element was not finite */
 };
 
-uint32_t dsc_note_pack(const struct dsc_note *note);
+DSC_SHARED uint32_t dsc_note_pack(const struct dsc_note *note);
 struct dsc_note dsc_note_unpack(uint32_t bits);
-uint32_t dsc_note_merge(uint32_t a, uint32_t b);
+DSC_SHARED uint32_t dsc_note_merge(uint32_t a, uint32_t b);
 
 /* ---- time ---- */
 

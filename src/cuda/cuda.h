@@ -10,6 +10,7 @@
  *   cuda_tiers.c     which ranks are near each other
  *   cuda_auto.c      codec auto: what it needs of this backend
  *   cuda_measure*.c  links and kernels, for it
+ *   cuda_notes.c     what calls show, for it
  *   cuda_watch.c     the watchdog; statistics out of the device's ring
  *   cuda_split.c     a communicator of some of the ranks
  *   cuda_feedback.c  residuals in device memory
@@ -70,6 +71,7 @@ struct dsc_direct {
 };
 
 struct dsc_watch;
+struct dsc_cuda_notes;
 
 struct dsc_cuda_comm {
     struct dscomm_comm base;
@@ -94,6 +96,7 @@ struct dsc_cuda_comm {
     bool has_facts;
     struct dsc_direct direct;
     struct dsc_watch *watch;
+    struct dsc_cuda_notes *notes; /* NULL before the first call with codec auto */
     _Atomic uint64_t graph_hits, graph_updates, graph_misses;
     _Atomic uint64_t plain_calls, plain_tx_bytes; /* ncclAllReduce */
 };
@@ -189,6 +192,11 @@ dscomm_status_t dsc_cuda_find_tiers(struct dsc_cuda_comm *cc, const struct dsc_e
                                     const char *given);
 /* Waits, with the communicator's deadline, for all that `own` has. what: for the error. */
 dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what);
+/*
+ * Waits for an event of the caller's stream, which may have much to do besides: without a deadline,
+ * but that of the watchdog for calls.
+ */
+dscomm_status_t dsc_cuda_wait_event(struct dsc_cuda_comm *cc, cudaEvent_t event);
 
 /* ---- cuda_auto.c, cuda_measure.c: see struct dsc_backend ---- */
 
@@ -198,10 +206,29 @@ dscomm_status_t dsc_cuda_measure(struct dscomm_comm *comm, const struct dsc_meas
                                  int budget_ms, struct dsc_rates *rates_out);
 void dsc_cuda_describe(const struct dscomm_comm *comm, struct dsc_fingerprint *machine);
 /*
+ * Waits for the caller's stream: ranks will talk, when the caller does not expect it, and NCCL does
+ * not know the order of that and of graphs with calls in them that are under way.
+ */
+dscomm_status_t dsc_cuda_settle(struct dsc_cuda_comm *cc, cudaStream_t stream);
+/*
  * A call's shape with what is chosen for it, if its codec is auto; of a call that is captured with
  * what was chosen before.
  */
-dscomm_status_t dsc_cuda_choose(struct dsc_cuda_comm *cc, struct dsc_shape *shape, bool capturing);
+dscomm_status_t dsc_cuda_choose(struct dsc_cuda_comm *cc, struct dsc_shape *shape,
+                                cudaStream_t stream, bool capturing);
+
+/* ---- cuda_notes.c: of allreduces that are not captured ---- */
+
+/* Before the choice: tells the guard what is due by now. Equal on all ranks. */
+dscomm_status_t dsc_cuda_notes_begin(struct dsc_cuda_comm *cc);
+/* After it: keeps what was chosen; the first call with codec auto makes room. An error has been
+ * told to the peers. */
+dscomm_status_t dsc_cuda_notes_chosen(struct dsc_cuda_comm *cc);
+/* Where kernels write; NULL: nobody asks. */
+struct dsc_gpu_notes *dsc_cuda_notes_device(const struct dsc_cuda_comm *cc);
+/* The call is enqueued; kernels note it, or not. The handle is held. */
+dscomm_status_t dsc_cuda_notes_end(struct dsc_cuda_comm *cc, bool is_noted, cudaStream_t stream);
+void dsc_cuda_notes_destroy(struct dsc_cuda_comm *cc);
 
 /* ---- cuda_direct.c ---- */
 

@@ -44,6 +44,20 @@ dscomm_status_t dsc_cuda_wait_own(struct dsc_cuda_comm *cc, const char *what)
     }
 }
 
+dscomm_status_t dsc_cuda_wait_event(struct dsc_cuda_comm *cc, cudaEvent_t event)
+{
+    cudaError_t state = cudaEventQuery(event);
+
+    while (state == cudaErrorNotReady) {
+        sleep_a_little();
+        DSC_TRY(dsc_comm_check(&cc->base));
+        state = cudaEventQuery(event);
+    }
+    DSC_TRY(dsc_comm_check(&cc->base)); /* what an abort leaves has not been done */
+    CUDA_TRY(state);
+    return DSCOMM_OK;
+}
+
 dscomm_status_t dsc_cuda_gather(struct dsc_cuda_comm *cc, size_t n)
 {
     const size_t all = n * (size_t)cc->base.n_ranks;

@@ -43,11 +43,36 @@ void dsc_cuda_describe(const struct dscomm_comm *comm, struct dsc_fingerprint *m
     dsc_fingerprint_set(machine, DSC_FINGERPRINT_THREADS, "");
 }
 
-/* A choice takes exchanges between ranks, which a capture does not allow, or a table of numbers. */
-dscomm_status_t dsc_cuda_choose(struct dsc_cuda_comm *cc, struct dsc_shape *shape, bool capturing)
+dscomm_status_t dsc_cuda_settle(struct dsc_cuda_comm *cc, cudaStream_t stream)
 {
-    if (!shape->codec->is_auto || !capturing)
-        return dsc_auto_resolve(&cc->base, shape);
+    cudaEvent_t done;
+    dscomm_status_t st;
+
+    CUDA_TRY(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+    CUDA_TRY(cudaEventRecord(done, stream));
+    st = dsc_cuda_wait_event(cc, done);
+    cudaEventDestroy(done);
+    return st;
+}
+
+static dscomm_status_t choose(struct dsc_cuda_comm *cc, struct dsc_shape *shape,
+                              cudaStream_t stream)
+{
+    const bool is_first = cc->base.automatic == NULL && cc->base.n_ranks > 1 && shape->count > 0;
+
+    if (shape->codec->is_auto && is_first)
+        DSC_TRY(dsc_cuda_settle(cc, stream));
+    DSC_TRY(dsc_cuda_notes_begin(cc));
+    DSC_TRY(dsc_auto_resolve(&cc->base, shape));
+    return dsc_cuda_notes_chosen(cc);
+}
+
+/* A choice may take exchanges between ranks, which a capture does not allow. */
+dscomm_status_t dsc_cuda_choose(struct dsc_cuda_comm *cc, struct dsc_shape *shape,
+                                cudaStream_t stream, bool capturing)
+{
+    if (!capturing)
+        return shape->collective == DSC_ALLREDUCE ? choose(cc, shape, stream) : DSCOMM_OK;
     if (!dsc_auto_recall(&cc->base, shape))
         return dsc_fail(DSCOMM_ERR_BAD_STATE,
                         "the stream is being captured and codec %s has not chosen for %zu %s yet, "

@@ -98,7 +98,8 @@ static void keep_input(const struct dsc_cuda_run *run, const struct dsc_call_arg
     call->input_bytes = input.bytes;
 }
 
-static struct dsc_gpu_call make_call(const struct dsc_cuda_run *run, const struct dsc_call_args *a)
+static struct dsc_gpu_call make_call(const struct dsc_cuda_run *run, const struct dsc_call_args *a,
+                                     struct dsc_gpu_notes *notes)
 {
     const struct dsc_cuda_comm *const cc = run->comm;
     struct dsc_gpu_call call;
@@ -107,6 +108,7 @@ static struct dsc_gpu_call make_call(const struct dsc_cuda_run *run, const struc
     call.send = a->send;
     call.recv = a->recv;
     call.state = cc->state;
+    call.notes = notes;
     call.seed = cc->base.config.seed;
     call.rank = (uint32_t)cc->base.rank;
     call.n_ranks = (uint32_t)cc->base.n_ranks;
@@ -184,32 +186,45 @@ static dscomm_status_t run_call(struct dsc_cuda_run *run, const struct dsc_gpu_c
 
 /* ---- a call ---- */
 
+/* How the caller asks for it. */
+struct way {
+    cudaStream_t stream;
+    bool capturing, is_auto;
+};
+
 static dscomm_status_t find_plan(struct dsc_cuda_comm *cc, const struct dsc_call_args *a,
-                                 bool capturing, struct dsc_plan_entry **entry_out)
+                                 const struct way *way, struct dsc_plan_entry **entry_out)
 {
     struct dsc_plan_entry *entry = dsc_comm_find_plan(&cc->base, &a->shape);
 
-    if (entry == NULL && capturing)
+    if (entry == NULL && way->capturing)
         return dsc_fail(DSCOMM_ERR_BAD_STATE,
                         "the stream is being captured and there is no plan of %zu %s with codec %s "
                         "yet; make the call once before, or dscomm_plan_create()",
                         a->shape.count, dsc_dtype_name(a->shape.dtype), a->shape.codec->spec);
+    if (entry == NULL && way->is_auto)
+        DSC_TRY(dsc_cuda_settle(cc, way->stream));
     return dsc_comm_plan(&cc->base, &a->shape, entry_out);
 }
 
 static dscomm_status_t run_in_order(struct dsc_cuda_comm *cc, struct dsc_cuda_run *run,
-                                    const struct dsc_call_args *a, cudaStream_t stream,
-                                    bool capturing)
+                                    const struct dsc_call_args *a, const struct way *way)
 {
+    const cudaStream_t stream = way->stream;
+    const bool capturing = way->capturing;
+    struct dsc_gpu_notes *const notes =
+        way->is_auto && !capturing && run != NULL ? dsc_cuda_notes_device(cc) : NULL;
     struct dsc_gpu_call call;
     dscomm_status_t st;
 
     DSC_TRY(dsc_cuda_hold(cc));
     if (run != NULL)
-        call = make_call(run, a);
+        call = make_call(run, a, notes);
     st = enter(cc, stream, capturing);
     if (st == DSCOMM_OK)
         st = run == NULL ? run_plain(cc, a, stream) : run_call(run, &call, stream, capturing);
+    if (st == DSCOMM_OK && !capturing && a->shape.collective == DSC_ALLREDUCE)
+        st = dsc_cuda_notes_end(cc, notes != NULL, stream);
     if (st == DSCOMM_OK)
         st = leave(cc, stream, capturing);
     dsc_cuda_let_go(cc);
@@ -237,23 +252,23 @@ dscomm_status_t dsc_cuda_issue(struct dscomm_comm *comm, dscomm_stream_t *stream
                                const struct dsc_call_args *args)
 {
     struct dsc_cuda_comm *const cc = (struct dsc_cuda_comm *)comm;
-    const cudaStream_t on = (cudaStream_t)(void *)stream;
+    struct way way = { .stream = (cudaStream_t)(void *)stream,
+                       .is_auto = args->shape.codec->is_auto };
     struct dsc_call_args chosen = *args;
     struct dsc_plan_entry *entry = NULL;
     struct dsc_cuda_run *run = NULL;
     const uint64_t start = dsc_now_ns();
-    bool capturing = false;
 
     dsc_log_set_rank(comm->rank, comm->n_ranks);
     DSC_TRY(dsc_comm_check(comm));
-    DSC_TRY(is_capturing(on, &capturing));
-    DSC_TRY(dsc_cuda_choose(cc, &chosen.shape, capturing));
-    if (!is_plain(cc, &chosen, capturing))
-        DSC_TRY(find_plan(cc, &chosen, capturing, &entry));
+    DSC_TRY(is_capturing(way.stream, &way.capturing));
+    DSC_TRY(dsc_cuda_choose(cc, &chosen.shape, way.stream, way.capturing));
+    if (!is_plain(cc, &chosen, way.capturing))
+        DSC_TRY(find_plan(cc, &chosen, &way, &entry));
     run = entry == NULL ? NULL : entry->run;
-    DSC_TRY(run_in_order(cc, run, &chosen, on, capturing));
+    DSC_TRY(run_in_order(cc, run, &chosen, &way));
     if (args->feedback != NULL)
-        dsc_feedback_issued(args->feedback, run != NULL && !capturing,
+        dsc_feedback_issued(args->feedback, run != NULL && !way.capturing,
                             run != NULL && !run->all_none);
     comm->sequence++;
     publish(cc, &chosen, entry == NULL ? NULL : entry->plan);

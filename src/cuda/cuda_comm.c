@@ -112,6 +112,7 @@ static void free_parts(struct dsc_cuda_comm *cc)
     dsc_cuda_sweep(cc); /* what was dropped before, while a graph held it */
     dsc_direct_close(cc);
     dsc_watch_stop(cc);
+    dsc_cuda_notes_destroy(cc);
     if (cc->side != NULL)
         cudaStreamDestroy(cc->side);
     if (cc->own != NULL)
@@ -156,6 +157,7 @@ static const struct dsc_backend backend_cuda = {
     .name = "cuda",
     .fuses = false,
     .has_slots = false,
+    .notes_are_late = true,
     .check_shape = cuda_check_shape,
     .check = cuda_check,
     .issue = dsc_cuda_issue,

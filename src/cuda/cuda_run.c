@@ -69,17 +69,20 @@ static void prepare_launches(struct dsc_cuda_run *run, const struct dscomm_plan 
 {
     const struct dsc_schedule *const s = &run->schedule;
     const struct dsc_gpu_call call = { .dtype = plan->params.dtype };
+    bool is_first = true;
 
     for (uint32_t i = 0; i < s->n_nodes; i++) {
         struct dsc_gpu_work work = *tables;
 
         if (s->nodes[i].is_group)
             continue;
+        work.flags = is_first ? DSC_GPU_WORK_FIRST : 0;
+        is_first = false;
         work.tiles += s->nodes[i].first;
         work.n_tiles = s->nodes[i].n;
         work.step = (uint64_t)run->id << 24 | (i & 0xffffffu);
         if (i == s->last_kernel) {
-            work.flags = DSC_GPU_WORK_LAST | (run->all_none ? DSC_GPU_WORK_ALL_NONE : 0);
+            work.flags |= DSC_GPU_WORK_LAST | (run->all_none ? DSC_GPU_WORK_ALL_NONE : 0);
             work.tx_bytes = s->tx_bytes;
             work.rx_bytes = s->rx_bytes;
         }

@@ -217,7 +217,8 @@ static void fill_works(struct dsc_gpu_two_shot *ts, const struct dscomm_plan *co
         struct dsc_gpu_work *const work = &ts->args.ranks[i].work;
 
         work->n_tiles = l->n_tiles;
-        work->flags = DSC_GPU_WORK_LAST | (params->codecs[0]->by_dtype ? DSC_GPU_WORK_ALL_NONE : 0);
+        work->flags = DSC_GPU_WORK_FIRST | DSC_GPU_WORK_LAST |
+                      (params->codecs[0]->by_dtype ? DSC_GPU_WORK_ALL_NONE : 0);
         for (uint32_t m = 0; m < plans[i]->n_sends; m++)
             work->tx_bytes += plans[i]->sends[m].bytes;
         for (uint32_t m = 0; m < plans[i]->n_recvs; m++)

@@ -211,17 +211,22 @@ static bool same_state(const struct dsc_guard_state *a, const struct dsc_guard_s
 
 /*
  * The epoch before had its turn: what it found counts from now on. While something is on its way,
- * calls still run as they did before, and their drift is known already.
+ * calls still run as they did before, and their drift is known already. Late notes are of calls
+ * that ran before the last change.
  */
 static void end_epoch(struct dsc_guard *guard)
 {
-    const bool is_waiting = !same_state(&guard->due, &guard->now);
+    const bool is_waiting =
+        guard->is_late ? guard->has_changed : !same_state(&guard->due, &guard->now);
 
     for (size_t i = 0; i < DSC_GUARD_CODECS; i++)
         judge_growth(guard, &guard->codecs[i]);
     if (!is_waiting)
         judge_drift(guard);
-    guard->version += is_waiting;
+    if (guard->is_late)
+        guard->due = guard->next;
+    guard->has_changed = !same_state(&guard->due, &guard->now);
+    guard->version += guard->has_changed;
     guard->now = guard->due;
     guard->due = guard->next;
     guard->observed_ns = guard->predicted_ns = guard->wire_ns = guard->wait_ppm = 0;

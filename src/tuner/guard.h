@@ -6,6 +6,9 @@
  * the same notes, which ranks hold alike after a call, all ranks change their decisions in the same
  * call.
  *
+ * Where notes are late, an epoch is fed at once when the one after it has ended: what was found then
+ * counts from there on, and that is the same rule.
+ *
  *   error     three of the last 32 notes about a codec are above twice its nominal error, or what
  *             feedback keeps back grew in each of three epochs, beyond what it is bound by: that
  *             codec is banned, and all that lose as much
@@ -29,6 +32,7 @@
 /* The call that a note is about; equal on all ranks. All zero: not chosen by the tuner. */
 struct dsc_guard_call {
     uint64_t predicted_ns, latency_ns, wire_ns; /* the last on the slowest tier */
+    uint64_t cpu_ns;                            /* of the rank itself, kernels' on a device */
     uint64_t bytes;                             /* of the vector in its data type */
     const struct dsc_codec *codec;              /* of the slowest tier */
     int number;      /* of that codec among candidates, below DSC_GUARD_CODECS */
@@ -62,6 +66,8 @@ struct dsc_guard {
     uint64_t calls;              /* allreduces fed */
     struct dsc_guard_state next; /* what the running epoch has found */
     struct dsc_guard_state due;  /* found in the epoch before: `now` from the next epoch on */
+    bool is_late;     /* the caller's: an epoch's notes are fed when the one after it has ended */
+    bool has_changed; /* at the last epoch's end, `now` */
     uint64_t observed_ns, predicted_ns, wire_ns; /* of the epoch's notes that know times */
     uint64_t wait_ppm;                           /* sum of theirs */
     uint32_t n_timed;

@@ -5,10 +5,11 @@
  */
 #include <gtest/gtest.h>
 
-#include <mutex>
+#include <algorithm>
 
 #include "cuda/gpu_case.h"
 #include "dscomm/tuner.h"
+#include "emu/emu_api.h"
 #include "support/choose.h"
 
 #include "support/internal_begin.h"
@@ -297,6 +298,214 @@ TEST(Auto, a_capture_keeps_the_choice_that_was_made_before)
         cudaGraphExecDestroy(exec);
         cudaGraphDestroy(graph);
     });
+}
+
+/* ---- what calls show ---- */
+
+/* Per block a large value and, of which half a step is lost, many small ones: 6 % and more. */
+void put_hard_values(const GpuSides &sides, const GpuCase &c, int rank)
+{
+    std::vector<float> values(c.count);
+
+    for (size_t i = 0; i < values.size(); i++)
+        values[i] = i % 64 == 0 ? 127.0f : (float)(rank + 1) * 0.12f;
+    sides.put(
+        Bytes((const uint8_t *)values.data(), (const uint8_t *)(values.data() + values.size())));
+}
+
+/* Makes calls with auto: one letter each, of the codec that was used. */
+std::string make_calls(const GpuSides &sides, const dscomm_comm_t *comm, int n)
+{
+    std::string used;
+
+    for (int i = 0; i < n; i++) {
+        EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
+        used += codec_of_last(comm)[0];
+    }
+    return used;
+}
+
+size_t first_change(const std::string &used)
+{
+    return used.find_first_not_of(used[0]);
+}
+
+/* Found in the first epoch, it counts from the third one on, in the same call on all ranks. */
+TEST(Notes, ban_a_codec_that_loses_too_much)
+{
+    constexpr int n = 3;
+    const AutoWorld world(n, 2000000);
+    std::vector<std::string> used(n), logs(n);
+    std::vector<double> error(n);
+
+    world.each([&](int r) {
+        dscomm_comm_t *const comm = world.comms[(size_t)r];
+        dscomm_call_stats_t on_host = {};
+        GpuCase c;
+
+        c.spec = "auto";
+        c.n_ranks = n;
+        c.count = 3000;
+        c.feedback = false;
+        GpuSides sides(world, c, r);
+
+        put_hard_values(sides, c, r);
+        used[(size_t)r] = make_calls(sides, comm, 100);
+        logs[(size_t)r] = log_of(comm);
+        c.spec = "int8";
+        std::vector<uint8_t> input(c.count * 4);
+        world.sync(r);
+        EXPECT_EQ(
+            cudaMemcpy(input.data(), sides.device_send(), input.size(), cudaMemcpyDeviceToHost),
+            cudaSuccess);
+        sides.host_call(input);
+        on_host.struct_bytes = sizeof(on_host);
+        EXPECT_EQ(dscomm_comm_last_call(world.host->comms[(size_t)r], &on_host), DSCOMM_OK);
+        error[(size_t)r] = on_host.relative_error;
+    });
+    expect_alike(used);
+    expect_alike(logs);
+    EXPECT_EQ(used[0][0], 'i');
+    EXPECT_EQ(first_change(used[0]), 64u) << used[0];
+
+    /* the largest of all ranks, as hosts see it, rounded down to an eighth of an octave */
+    const size_t at = logs[0].find("int8 banned from call 64 on: three notes above twice its "
+                                   "nominal error (");
+    ASSERT_NE(at, std::string::npos) << logs[0];
+    const double ppm = atof(logs[0].c_str() + logs[0].find('(', at) + 1);
+    const double largest = 1e6 * *std::max_element(error.begin(), error.end());
+    EXPECT_LE(ppm, largest * 1.01);
+    EXPECT_GE(ppm, largest * 0.9);
+}
+
+/* Links are slower than they were measured to be: the emulated ones are. */
+TEST(Notes, change_the_rate_of_a_link_that_drifts)
+{
+    constexpr int n = 3;
+    const AutoWorld world(n, 1000000000); /* predicted below 0.2 ms, emulated in many */
+    std::vector<std::string> used(n), logs(n);
+
+    world.each([&](int r) {
+        GpuCase c;
+
+        c.spec = "auto";
+        c.n_ranks = n;
+        c.count = 30000;
+        GpuSides sides(world, c, r);
+        sides.put(make_input(c, r, 0, false));
+        used[(size_t)r] = make_calls(sides, world.comms[(size_t)r], 100);
+        logs[(size_t)r] = log_of(world.comms[(size_t)r]);
+    });
+    expect_alike(used);
+    expect_alike(logs);
+    EXPECT_NE(logs[0].find("wire times of the slowest tier x 4.000 from call 64 on: 32 calls"),
+              std::string::npos)
+        << logs[0];
+}
+
+/* An epoch's end, too, allocates nothing and waits for nothing; a changed choice is a new plan. */
+TEST(Notes, come_without_waiting)
+{
+    constexpr int n = 3;
+    const AutoWorld world(n, 2000000);
+    const EmuApi emu;
+    EmuCounts before = {}, after = {};
+    std::vector<std::string> used(n);
+    std::vector<std::unique_ptr<GpuSides>> sides(n);
+    GpuCase c;
+
+    if (emu.forbid == nullptr)
+        GTEST_SKIP() << "not on the emulator";
+    c.spec = "auto";
+    c.n_ranks = n;
+    c.count = 3000;
+    c.feedback = false;
+    const auto calls = [&](int n_calls) {
+        world.each([&](int r) {
+            GpuSides &mine = *sides[(size_t)r];
+
+            used[(size_t)r] += make_calls(mine, world.comms[(size_t)r], n_calls);
+        });
+    };
+
+    world.each([&](int r) {
+        sides[(size_t)r] = std::make_unique<GpuSides>(world, c, r);
+        put_hard_values(*sides[(size_t)r], c, r);
+        world.sync(r);
+    });
+    calls(1);
+    emu.counts(&before);
+    emu.forbid(EMU_ALLOCATE | EMU_SYNCHRONIZE | EMU_CREATE);
+    calls(63);
+    emu.forbid(0);
+    emu.counts(&after);
+    EXPECT_EQ(after.forbidden_calls, before.forbidden_calls);
+    calls(36);
+    expect_alike(used);
+    EXPECT_EQ(first_change(used[0]), 64u) << used[0];
+    for (int r = 0; r < n; r++) {
+        const dscomm_stats_t stats = stats_of(world.comms[(size_t)r]);
+
+        EXPECT_EQ(stats.plans, 2u);
+        if (stats.graph_misses == 0)
+            continue; /* the tests also run with DSCOMM_CUDA_GRAPHS=0 */
+        EXPECT_EQ(stats.graph_misses, 2u);
+        EXPECT_EQ(stats.graph_updates, 2u) << "the first calls of both";
+        EXPECT_EQ(stats.graph_hits, 98u);
+    }
+    world.each([&](int r) {
+        world.sync(r);
+        sides[(size_t)r].reset();
+    });
+}
+
+/* Other calls, and launches of graphs, between: ranks stay alike, and the guard counts on. */
+TEST(Notes, are_of_eager_calls_with_auto_alone)
+{
+    constexpr int n = 3;
+    const AutoWorld world(n, 2000000);
+    std::vector<std::string> used(n), logs(n);
+
+    world.each([&](int r) {
+        dscomm_comm_t *const comm = world.comms[(size_t)r];
+        const cudaStream_t stream = world.streams[(size_t)r];
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t exec = nullptr;
+        const dscomm_plan_t *plan = nullptr;
+        GpuCase c;
+
+        c.spec = "auto";
+        c.n_ranks = n;
+        c.count = 3000;
+        c.feedback = false;
+        GpuSides sides(world, c, r);
+
+        put_hard_values(sides, c, r);
+        for (const char *spec : { "none", "int4" }) /* making these meets no graphs */
+            ASSERT_EQ(
+                dscomm_plan_create(comm, c.count, c.dtype, c.op, dscomm_codec(spec), 0, &plan),
+                DSCOMM_OK);
+        used[(size_t)r] = make_calls(sides, comm, 1);
+        EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
+        EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+        for (int i = 0; i < 60; i++) { /* two calls of the guard's, and one that is not */
+            EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+            c.spec = i % 2 == 0 ? "none" : "int4";
+            EXPECT_EQ(sides.call(), DSCOMM_OK) << dscomm_last_error();
+            c.spec = "auto";
+            used[(size_t)r] += make_calls(sides, comm, 1);
+        }
+        logs[(size_t)r] = log_of(comm);
+        world.sync(r);
+        cudaGraphExecDestroy(exec);
+        cudaGraphDestroy(graph);
+    });
+    expect_alike(used);
+    expect_alike(logs);
+    EXPECT_EQ(first_change(used[0]), 32u) << used[0] << logs[0];
+    EXPECT_NE(logs[0].find("int8 banned from call 64 on"), std::string::npos) << logs[0];
 }
 
 /* ---- rates ---- */

@@ -353,6 +353,33 @@ TEST(Guard, CallNumbersWrap)
     }
 }
 
+/* Told an epoch later, it holds the same before each epoch, and says the same. */
+TEST(Guard, LateNotesChangeThingsInTheSameCall)
+{
+    constexpr uint64_t n_epochs = 60;
+    std::mt19937 random(5);
+    Fed now, late;
+    std::vector<std::pair<uint32_t, uint64_t>> epochs; /* error, time */
+
+    late.guard.is_late = true;
+    for (uint64_t e = 0; e < n_epochs; e++)
+        epochs.emplace_back(random() % 16 == 0 ? above : below, 400000u << random() % 4);
+    for (uint64_t e = 0; e < n_epochs; e++) {
+        now.feed(DSC_EPOCH_CALLS, epochs[e].first, 0, epochs[e].second);
+        if (e == 0)
+            continue;
+        late.feed(DSC_EPOCH_CALLS, epochs[e - 1].first, 0, epochs[e - 1].second);
+        ASSERT_EQ(late.guard.now.scale_ppm, now.guard.now.scale_ppm) << e;
+        ASSERT_EQ(late.guard.now.limit_ppm, now.guard.now.limit_ppm) << e;
+        ASSERT_EQ(late.guard.version, now.guard.version) << e;
+    }
+    late.feed(DSC_EPOCH_CALLS, epochs.back().first, 0, epochs.back().second);
+    EXPECT_GT(now.guard.version, 5u);
+    ASSERT_EQ(late.guard.n_events, now.guard.n_events);
+    for (uint64_t i = dsc_guard_first(&now.guard); i < now.guard.n_events; i++)
+        EXPECT_STREQ(dsc_guard_at(&late.guard, i)->text, dsc_guard_at(&now.guard, i)->text);
+}
+
 /* Any bits, any predictions: state stays within bounds, and two machines stay alike. */
 TEST(Guard, AnyNotesAreHarmless)
 {
