@@ -8,6 +8,9 @@
   latency   round trips of 8 bytes against plain sockets, at most 1.3 times
   link      over a link held to 10 Gbit/s in network namespaces (root): at least 0.95 of its payload
   lossless  over 1 Gbit/s (root), with compression on and off: gradients, LL data, random bytes
+  rdma      in the virtual machine of tests/vm/run.py, from one port to another: 1 MiB at least 0.9
+            times as fast as perftest's ib_write_bw and ib_send_bw, small messages at most 1.3 times
+            as late as ib_send_lat's
 
 Runs alternate; medians count. Prints one line per figure; exit code 0: all hold, 1: not, 77: cannot
 be measured here. With --functional one short round is made and no figure judged: only that all of
@@ -215,14 +218,89 @@ def check_lossless(args, judge):
     folder.cleanup()
 
 
+# ---- over RDMA ----
+
+RDMA_PORTS = ('rxe0', 'rxe1')
+
+
+def finish(children, what):
+    texts = []
+    for child in children:
+        out, err = child.communicate(timeout=100)
+        if child.returncode != 0:
+            raise netns.Failed('%s: %d %s %s' % (what, child.returncode, out, err))
+        texts.append(out)
+    return texts
+
+
+def over_ports(args, options):
+    """Reports of net_perf, its sender on one port, its receiver on the other."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = [subprocess.Popen(
+            [args.net_perf, '--plugin=' + args.plugin, '--role=' + role, '--seconds=%g' % args.seconds,
+             '--meet=' + os.path.join(folder, 'meet')] + options, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, 'DSCOMM_NET': 'verbs', 'DSCOMM_IB_HCA': '=' + port})
+                    for role, port in zip(('send', 'receive'), RDMA_PORTS)]
+        return ''.join(finish(children, 'net_perf'))
+
+
+def perftest(program, size, count, column, options=()):
+    """A column of the one line of figures that a pair of the program prints."""
+    port = free_port()
+    words = [program, '-F', '-x', '1', '-s', str(size), '-n', str(count), '-p', port, *options]
+    server = subprocess.Popen(words + ['-d', RDMA_PORTS[1]], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    try:
+        while True:
+            time.sleep(0.3)  # until it listens
+            try:
+                text = run_json(words + ['-d', RDMA_PORTS[0], '127.0.0.1'])
+                break
+            except netns.Failed:
+                if time.monotonic() > deadline:
+                    raise
+        server.wait(20)
+    finally:
+        server.kill()
+        server.wait()
+    lines = [line.split() for line in text.splitlines()]
+    return next(float(line[column]) for line in lines if line[:1] == [str(size)])
+
+
+def check_rdma(args, judge):
+    def stream():
+        out = stream_reports(over_ports(args, ['--bytes=%d' % MESSAGE_BYTES]), MESSAGE_BYTES)
+        return out['receive']['bytes'] / out['receive']['seconds'] / (1 << 20)
+
+    def ping():
+        return reports(over_ports(args, ['--latency', '--bytes=8']))['ping']['p50_us'] / 2
+
+    count = max(20, int(40 * args.seconds))
+    ours, write, send = alternate(
+        args, stream, *(lambda program=program: perftest(program, MESSAGE_BYTES, count, 3, ('-t', '8'))
+                        for program in ('ib_write_bw', 'ib_send_bw')))
+    print('net %.1f MiB/s, ib_write_bw %.1f, ib_send_bw %.1f' %
+          (median(ours), median(write), median(send)))
+    judge.at_least('RDMA, 1 MiB: rate / ib_write_bw', median(ours) / median(write), 0.9)
+    judge.at_least('RDMA, 1 MiB: rate / ib_send_bw', median(ours) / median(send), 0.9)
+    late, theirs = alternate(args, ping, lambda: perftest('ib_send_lat', 8, 1000, 4))
+    print('one way: net %.1f us, ib_send_lat %.1f us' % (median(late), median(theirs)))
+    judge.at_most('RDMA, latency of 8 bytes / ib_send_lat', median(late) / median(theirs), 1.3)
+
+
 CHECKS = {'local': check_local, 'latency': check_latency, 'link': check_link,
-          'lossless': check_lossless}
+          'lossless': check_lossless, 'rdma': check_rdma}
 
 
 def why_not(check):
     """Why this check cannot be made here, or None."""
     if check == 'local':
         return None if shutil.which('iperf3') else 'needs iperf3'
+    if check == 'rdma':
+        good = 'DSC_VM' in os.environ and shutil.which('ib_send_bw')
+        return None if good else 'needs the virtual machine of tests/vm/run.py, and perftest'
     return netns.why_not() if check in ('link', 'lossless') else None
 
 

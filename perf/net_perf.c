@@ -332,6 +332,17 @@ static double receive_stream(void *comm, uint8_t *data, void *mr, struct stream 
     }
 }
 
+/* The sender stays until all has arrived. */
+static void await_the_end(int self, const struct link *link, uint8_t *data)
+{
+    void *const comm = self == 0 ? link->recv : link->send;
+    void *mr = NULL;
+
+    ok(net->reg_mr(comm, data, 1, NCCL_PTR_HOST, &mr), "reg_mr");
+    finish_one(comm, self != 0, data, 0, mr);
+    ok(net->dereg_mr(comm, mr), "dereg_mr");
+}
+
 static void measure_throughput(int self, const struct link *link)
 {
     const size_t total = opt.bytes * (size_t)opt.in_flight;
@@ -356,6 +367,7 @@ static void measure_throughput(int self, const struct link *link)
            "\"waited_s\": %.6f}\n",
            self == 0 ? "send" : "receive", (unsigned long long)s.bytes, seconds,
            cpu_s() - cpu - prepared, s.waited_s);
+    await_the_end(self, link, data);
     ok(net->dereg_mr(comm, mr), "dereg_mr");
     free(data);
 }
@@ -398,16 +410,56 @@ static void measure_latency(int self, void (*one_way)(void *arg, bool sends), vo
     free(times);
 }
 
+/* The next receive is there before the message that makes the other end send, as with NCCL. */
 struct net_end {
     struct link link;
     uint8_t *data;
+    void *send_mr, *recv_mr, *sent, *received;
 };
+
+static void *begin_now(void *comm, bool sends, void *data, void *mr)
+{
+    void *request = NULL;
+
+    while (request == NULL)
+        request = begin(comm, sends, data, opt.bytes, mr);
+    return request;
+}
 
 static void net_one_way(void *arg, bool sends)
 {
     struct net_end *const end = arg;
+    bool is_here = false;
+    int moved;
 
-    finish_one(sends ? end->link.send : end->link.recv, sends, end->data, opt.bytes, NULL);
+    if (sends) {
+        end->sent = begin_now(end->link.send, true, end->data, end->send_mr);
+        return;
+    }
+    while (!is_here || end->sent != NULL) {
+        is_here = is_here || is_done(end->received, &moved);
+        if (end->sent != NULL && is_done(end->sent, &moved))
+            end->sent = NULL;
+    }
+    end->received = begin_now(end->link.recv, false, end->data, end->recv_mr);
+}
+
+static void measure_net_latency(int self, const struct link *link)
+{
+    struct net_end end = { .link = *link, .data = calloc(1, opt.bytes) };
+    int moved;
+
+    if (end.data == NULL)
+        die("no memory for %zu bytes", opt.bytes);
+    ok(net->reg_mr(link->send, end.data, opt.bytes, NCCL_PTR_HOST, &end.send_mr), "reg_mr");
+    ok(net->reg_mr(link->recv, end.data, opt.bytes, NCCL_PTR_HOST, &end.recv_mr), "reg_mr");
+    end.received = begin_now(link->recv, false, end.data, end.recv_mr);
+    measure_latency(self, net_one_way, &end, end.data);
+    while (end.sent != NULL && !is_done(end.sent, &moved))
+        continue;
+    ok(net->dereg_mr(link->send, end.send_mr), "dereg_mr");
+    ok(net->dereg_mr(link->recv, end.recv_mr), "dereg_mr");
+    free(end.data);
 }
 
 struct bare_end {
@@ -488,16 +540,10 @@ static void run_net(int self)
     ok(net->init(&ctx, 1, &config, logger, NULL), "init");
     ok(net->devices(&n), "devices");
     connect_link(ctx, self, &link);
-    if (opt.latency) {
-        struct net_end end = { .link = link, .data = calloc(1, opt.bytes) };
-
-        measure_latency(self, net_one_way, &end, end.data);
-        free(end.data);
-    } else {
+    if (opt.latency)
+        measure_net_latency(self, &link);
+    else
         measure_throughput(self, &link);
-        /* The sender stays until all has arrived. */
-        finish_one(self == 0 ? link.recv : link.send, self != 0, NULL, 0, NULL);
-    }
     ok(net->close_send(link.send), "close_send");
     ok(net->close_recv(link.recv), "close_recv");
     ok(net->finalize(ctx), "finalize");
