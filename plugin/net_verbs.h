@@ -4,17 +4,19 @@
  * its sides have proved themselves.
  *
  *   receiver to sender   a credit per irecv(), in their order: where the message may be written
- *                        | sequence u32 | flags u32 | address u64 | room u64 | key u32 | 0 u32 |
+ *                        | sequence u32 | flags u32 | address u64 | room u64 | key u32 | read u32 |
  *   sender to receiver   the message, written there; the immediate data of its last piece is its
- *                        size. With the bit VERBS_ASKS nothing is written: the message is of lines
- *                        and wants a frame
- *   socket               each side's end of the pair; from the sender one byte when it can take
+ *                        size. A short message is written to the next place of the receiver's inbox
+ *                        instead, without a credit; `read` tells how many it has taken out.
+ *                        VERBS_ASKS_FRAME: nothing is written, the message is of lines and wants a
+ *                        frame. VERBS_ASKS_CREDIT: after some short messages in a row the receiver
+ *                        has ceased to send credits, and this one is not short
+ *   socket               each side's end of the pair, with the inbox; from the sender one byte when it can take
  *                        credits; from the receiver, when it closes, how many messages it has. Its
  *                        end is the peer's
  *
- * Lines (net_lines.h) go to a frame of the receiver and are published from there: nothing promises
- * that a device writes them in order into memory that somebody polls, and a device in software does
- * not. A receiver offers frames unasked where it expects lines: NCCL marks such receives, and
+ * Lines (net_lines.h) go to the inbox or to a frame of the receiver and are published from there:
+ * nothing promises that a device writes them in order into memory that somebody polls. A receiver offers frames unasked where it expects lines: NCCL marks such receives, and
  * memory that got lines once gets more. Memory of a GPU gets them directly.
  *
  * Whoever calls test() polls the device. There are no threads.
@@ -27,14 +29,24 @@
 
 #define VERBS_WIRE_VERSION 1u
 #define VERBS_BYTES_MAX ((size_t)1 << 30) /* of a message */
-#define VERBS_ASKS 0x80000000u
+#define VERBS_KINDS 0xc0000000u /* of immediate data; neither bit or the lower one: a size */
+#define VERBS_ASKS_FRAME 0x80000000u
+#define VERBS_SHORT 0xc0000000u
+#define VERBS_ASKS_CREDIT 0xe0000000u
+#define VERBS_SHORT_MAX ((size_t)1024)
+#define VERBS_PLACES NCCL_REQUESTS_MAX /* of the inbox */
+#define VERBS_SHORTS_IN_A_ROW 4
+#define VERBS_PAGE_BYTES ((size_t)4096) /* of memory; the inbox follows */
 #define VERBS_CREDIT_BYTES 32
 #define VERBS_CREDIT_ORDERED 1u /* lines may be written there */
+#define VERBS_CREDIT_NONE 2u    /* it only tells what was read */
 #define VERBS_RECEIVES (2 * NCCL_REQUESTS_MAX)
 #define VERBS_SENDS (4 * NCCL_REQUESTS_MAX)
+#define VERBS_FLUSHED_AT (VERBS_RECEIVES * VERBS_CREDIT_BYTES) /* in memory, after credits */
+#define VERBS_NOTE_AT (VERBS_FLUSHED_AT + VERBS_CREDIT_BYTES)
 #define VERBS_FRAMES 9 /* the last one is for who asks: only the oldest message can */
 #define VERBS_FRAME_UNASKED_MAX ((size_t)1 << 20)
-#define VERBS_END_BYTES 40
+#define VERBS_END_BYTES 56
 
 /* Ids of requests to the device: a place in the pool, or one of these. */
 #define VERBS_ID_OTHER ((uint64_t)NCCL_REQUESTS_MAX)
@@ -81,6 +93,7 @@ struct verbs_request {
     bool is_posted; /* sending: all of it */
     bool is_lines;  /* sending: they are; receiving: they are expected */
     bool has_asked; /* sending: for a frame */
+    bool has_asked_credit;
     bool is_flush;
 };
 
@@ -112,8 +125,9 @@ struct verbs_comm {
     bool peer_is_ready;   /* receiving: the sender's pair, too */
     bool peer_left;       /* the socket has ended */
     uint64_t deadline_ns; /* of joining */
-    uint64_t look_ns;     /* not before is the socket read again */
-    uint64_t failure_ns;  /* when the failure of a request is told; 0: there is none */
+    uint32_t n_polls;
+    uint64_t look_ns;    /* not before is the socket read again */
+    uint64_t failure_ns; /* when the failure of a request is told; 0: there is none */
     enum ibv_wc_status failure;
     const char *failed_what;
     uint64_t waits_ns; /* since when a port that is down is waited for; 0: it is not */
@@ -123,8 +137,14 @@ struct verbs_comm {
     struct ibv_qp *flush_qp;
     uint32_t psn, max_inline;
     uint32_t n_sending; /* requests to the device, not complete */
-    uint8_t *memory;    /* a page: credits to receive, or to send */
+    uint8_t *memory;    /* a page: credits to receive, or to send; then the inbox */
     struct ibv_mr *memory_mr;
+
+    uint64_t inbox_address; /* sending: the receiver's; key 0: it has none */
+    uint32_t inbox_key;
+    uint32_t n_put, n_read, n_told; /* short messages put into the inbox, taken out, and told so */
+    uint32_t n_short;               /* in a row */
+    uint16_t inbox_bytes[VERBS_PLACES];
 
     uint64_t next_seq; /* of the next isend() or irecv() */
     uint64_t at_seq;   /* sending: the first that is not all posted; receiving: has no credit yet */
@@ -196,7 +216,7 @@ nccl_result_t verbs_may_post(struct verbs_comm *comm, bool *may);
 nccl_result_t verbs_send_progress(struct verbs_comm *comm);
 nccl_result_t verbs_take_credit(struct verbs_comm *comm, const uint8_t *bytes, uint32_t n);
 nccl_result_t verbs_recv_progress(struct verbs_comm *comm);
-nccl_result_t verbs_take_message(struct verbs_comm *comm, uint32_t immediate);
+nccl_result_t verbs_take_arrival(struct verbs_comm *comm, uint32_t immediate);
 void verbs_frames_free(struct verbs_comm *comm);
 
 #endif

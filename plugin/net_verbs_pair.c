@@ -13,26 +13,38 @@
 #include "net_verbs.h"
 #include "transport/bytes.h"
 
-#define MEMORY_BYTES ((size_t)4096)
 #define WANTED_INLINE 256 /* a small message travels with its request */
 #define LOOK_NS 1000000u
 
-_Static_assert(VERBS_RECEIVES *VERBS_CREDIT_BYTES <= MEMORY_BYTES, "credits fit");
+_Static_assert(VERBS_NOTE_AT + VERBS_CREDIT_BYTES <= VERBS_PAGE_BYTES, "credits fit");
 
 /* ---- queues ---- */
 
+/* The memory of a GPU cannot be copied to: then there is no inbox. */
+static bool has_inbox(const struct verbs_comm *comm)
+{
+    return !comm->sends && comm->device->base.ptr_support == NCCL_PTR_HOST;
+}
+
+static size_t memory_bytes(const struct verbs_comm *comm)
+{
+    return VERBS_PAGE_BYTES + (has_inbox(comm) ? VERBS_PLACES * VERBS_SHORT_MAX : 0);
+}
+
 static bool make_memory(struct verbs_comm *comm)
 {
+    const size_t bytes = memory_bytes(comm);
     void *const memory =
-        mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (memory == MAP_FAILED)
         return false;
     comm->memory = memory;
-    /* a forked child would take away the page that the device writes */
-    (void)madvise(memory, MEMORY_BYTES, MADV_DONTFORK);
-    comm->memory_mr =
-        comm->device->verbs->reg_mr(comm->device->pd, memory, MEMORY_BYTES, IBV_ACCESS_LOCAL_WRITE);
+    /* a forked child would take away the pages that the device writes */
+    (void)madvise(memory, bytes, MADV_DONTFORK);
+    comm->memory_mr = comm->device->verbs->reg_mr(
+        comm->device->pd, memory, bytes,
+        IBV_ACCESS_LOCAL_WRITE | (has_inbox(comm) ? IBV_ACCESS_REMOTE_WRITE : 0));
     return comm->memory_mr != NULL;
 }
 
@@ -121,6 +133,10 @@ static bool write_end(struct verbs_comm *comm)
     dsc_put_u32(bytes + 8, end.lid);
     dsc_put_u32(bytes + 12, end.mtu);
     memcpy(bytes + 16, end.gid.raw, sizeof(end.gid.raw));
+    if (has_inbox(comm)) {
+        dsc_put_u64(bytes + 32, (uint64_t)(uintptr_t)(comm->memory + VERBS_PAGE_BYTES));
+        dsc_put_u32(bytes + 40, comm->memory_mr->rkey);
+    }
     /* the first bytes on an empty socket: they fit */
     return send(comm->fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(bytes);
 }
@@ -135,6 +151,8 @@ static nccl_result_t join(struct verbs_comm *comm)
     int error;
 
     memcpy(far.gid.raw, comm->in + 16, sizeof(far.gid.raw));
+    comm->inbox_address = dsc_get_u64(comm->in + 32);
+    comm->inbox_key = dsc_get_u32(comm->in + 40);
     comm->n_in = 0;
     if (!dsc_verbs_end_is_valid(&far))
         return verbs_fail(comm, NCCL_REMOTE_ERROR, "its queue pair makes no sense");
@@ -253,7 +271,7 @@ static void discard(struct verbs_comm *comm)
     if (comm->memory_mr != NULL)
         verbs->dereg_mr(comm->memory_mr);
     if (comm->memory != NULL)
-        (void)munmap(comm->memory, MEMORY_BYTES);
+        (void)munmap(comm->memory, memory_bytes(comm));
     verbs_frames_free(comm);
     verbs_device_release(comm->device);
     dsc_free(comm);

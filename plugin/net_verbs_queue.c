@@ -9,6 +9,7 @@
 
 #define POLLED 16
 #define DOUBT_NS 50000000u
+#define POLLS_PER_LOOK 32 /* to read the clock is not cheap */
 
 nccl_result_t verbs_fail(struct verbs_comm *comm, nccl_result_t result, const char *fmt, ...)
 {
@@ -119,7 +120,7 @@ static nccl_result_t take_received(struct verbs_comm *comm, const struct ibv_wc 
         result =
             verbs_take_credit(comm, comm->memory + (size_t)i * VERBS_CREDIT_BYTES, wc->byte_len);
     else if (!comm->sends && wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
-        result = verbs_take_message(comm, ntohl(wc->imm_data));
+        result = verbs_take_arrival(comm, ntohl(wc->imm_data));
     else
         result = verbs_fail(comm, NCCL_REMOTE_ERROR, "something came that was not asked for");
     if (result == NCCL_SUCCESS && verbs_post_receive(comm, i) != 0)
@@ -151,7 +152,8 @@ nccl_result_t verbs_poll(struct verbs_comm *comm)
 
     if (result != NCCL_SUCCESS)
         return result;
-    result = verbs_look(comm);
+    if (++comm->n_polls % POLLS_PER_LOOK == 0 || comm->failure_ns != 0)
+        result = verbs_look(comm);
     do {
         n = ibv_poll_cq(comm->cq, POLLED, done);
         for (int i = 0; i < n; i++) /* all of them: what is counted must stay right */

@@ -59,6 +59,53 @@ static nccl_result_t frame_take(struct verbs_comm *comm, struct verbs_request *r
     return NCCL_SUCCESS;
 }
 
+/* ---- the inbox ---- */
+
+static uint8_t *place_of(const struct verbs_comm *comm, uint32_t number)
+{
+    return comm->memory + VERBS_PAGE_BYTES + number % VERBS_PLACES * VERBS_SHORT_MAX;
+}
+
+static nccl_result_t too_long(struct verbs_comm *comm, size_t bytes, size_t room)
+{
+    return verbs_fail(comm, NCCL_INVALID_USAGE,
+                      "it sent message %llu of %zu bytes, but only %zu bytes are to be received",
+                      (unsigned long long)comm->come_seq, bytes, room);
+}
+
+/* What waits in the inbox goes to the receives that there are. */
+static nccl_result_t empty_inbox(struct verbs_comm *comm)
+{
+    while (comm->n_read != comm->n_put && comm->come_seq < comm->next_seq) {
+        struct verbs_request *const r = verbs_request_of(comm, comm->come_seq);
+        const size_t bytes = comm->inbox_bytes[comm->n_read % VERBS_PLACES];
+
+        if (bytes > r->bytes)
+            return too_long(comm, bytes, r->bytes);
+        if (r->frame >= 0)
+            comm->frames[r->frame].used = false;
+        r->frame = -1;
+        net_lines_publish(r->data, place_of(comm, comm->n_read), bytes);
+        r->bytes = bytes;
+        r->done = true;
+        comm->n_read++;
+        comm->come_seq++;
+        if (comm->at_seq < comm->come_seq)
+            comm->at_seq = comm->come_seq; /* it needs no credit any more */
+    }
+    return NCCL_SUCCESS;
+}
+
+static nccl_result_t take_short(struct verbs_comm *comm, size_t bytes)
+{
+    if (bytes > VERBS_SHORT_MAX || comm->n_put - comm->n_read >= VERBS_PLACES)
+        return verbs_fail(comm, NCCL_REMOTE_ERROR, "a short message of %zu bytes makes no sense",
+                          bytes);
+    comm->inbox_bytes[comm->n_put++ % VERBS_PLACES] = (uint16_t)bytes;
+    comm->n_short++;
+    return empty_inbox(comm);
+}
+
 /* ---- credits ---- */
 
 static nccl_result_t post_credit(struct verbs_comm *comm, const struct verbs_request *r,
@@ -83,7 +130,26 @@ static nccl_result_t post_credit(struct verbs_comm *comm, const struct verbs_req
     dsc_put_u64(credit + 8, (uint64_t)(uintptr_t)(frame != NULL ? frame->bytes : r->data));
     dsc_put_u64(credit + 16, frame != NULL ? dsc_min_size(frame->room, r->bytes) : r->bytes);
     dsc_put_u32(credit + 24, region->mr->rkey);
+    dsc_put_u32(credit + 28, comm->n_read);
+    comm->n_told = comm->n_read;
     return verbs_post(comm, &request, credit, VERBS_CREDIT_BYTES, comm->memory_mr);
+}
+
+/* Places of the inbox are free, and there was no credit to tell it. */
+static nccl_result_t tell_read(struct verbs_comm *comm)
+{
+    uint8_t *const note = comm->memory + VERBS_NOTE_AT;
+    struct ibv_send_wr request = {
+        .wr_id = VERBS_ID_OTHER,
+        .opcode = IBV_WR_SEND,
+        .send_flags = VERBS_CREDIT_BYTES <= comm->max_inline ? IBV_SEND_INLINE : 0,
+    };
+
+    memset(note, 0, VERBS_CREDIT_BYTES);
+    dsc_put_u32(note + 4, VERBS_CREDIT_NONE);
+    dsc_put_u32(note + 28, comm->n_read);
+    comm->n_told = comm->n_read;
+    return verbs_post(comm, &request, note, VERBS_CREDIT_BYTES, comm->memory_mr);
 }
 
 /* The oldest receive without a credit. */
@@ -130,27 +196,58 @@ static void publish(struct verbs_comm *comm, struct verbs_request *r, size_t byt
     atomic_store_explicit(&r->mr->gets_lines, were_lines, memory_order_relaxed);
 }
 
-nccl_result_t verbs_take_message(struct verbs_comm *comm, uint32_t immediate)
+/* The oldest receive's, all of it is where its credit said. */
+static nccl_result_t take_message(struct verbs_comm *comm, size_t bytes, bool asks)
 {
     struct verbs_request *const r = verbs_request_of(comm, comm->come_seq);
-    const size_t bytes = immediate & ~VERBS_ASKS;
 
-    if (comm->come_seq >= comm->at_seq)
+    if (comm->come_seq >= comm->at_seq || comm->n_read != comm->n_put)
         return verbs_fail(comm, NCCL_REMOTE_ERROR, "message %llu came that nobody receives",
                           (unsigned long long)comm->come_seq);
     if (bytes > r->bytes || (r->frame >= 0 && bytes > comm->frames[r->frame].room))
-        return verbs_fail(
-            comm, NCCL_INVALID_USAGE,
-            "it sent message %llu of %zu bytes, but only %zu bytes are to be received",
-            (unsigned long long)comm->come_seq, bytes, r->bytes);
-    if ((immediate & VERBS_ASKS) != 0)
+        return too_long(comm, bytes, r->bytes);
+    if (asks)
         return answer(comm, r, bytes);
     if (r->frame >= 0)
         publish(comm, r, bytes);
     r->bytes = bytes;
     r->done = true;
+    comm->n_short = 0;
     comm->come_seq++;
     return NCCL_SUCCESS;
+}
+
+nccl_result_t verbs_take_arrival(struct verbs_comm *comm, uint32_t immediate)
+{
+    const uint32_t kind = immediate & VERBS_KINDS;
+
+    if (immediate == VERBS_ASKS_CREDIT) {
+        comm->n_short = 0;
+        return NCCL_SUCCESS;
+    }
+    if (kind == VERBS_SHORT)
+        return take_short(comm, immediate & ~VERBS_KINDS);
+    if (kind == VERBS_ASKS_FRAME)
+        return take_message(comm, immediate & ~VERBS_KINDS, true);
+    return take_message(comm, immediate, false);
+}
+
+static nccl_result_t offer(struct verbs_comm *comm, bool *waits)
+{
+    const bool is_told = comm->n_read - comm->n_told < VERBS_PLACES * 3 / 4;
+    const bool offers = comm->at_seq < comm->next_seq && comm->n_short < VERBS_SHORTS_IN_A_ROW;
+    bool may;
+    nccl_result_t result;
+
+    *waits = true;
+    if (is_told && !offers)
+        return NCCL_SUCCESS;
+    result = verbs_may_post(comm, &may);
+    if (result != NCCL_SUCCESS || !may)
+        return result;
+    if (offers)
+        return post_next(comm, waits);
+    return tell_read(comm);
 }
 
 nccl_result_t verbs_recv_progress(struct verbs_comm *comm)
@@ -158,14 +255,10 @@ nccl_result_t verbs_recv_progress(struct verbs_comm *comm)
     nccl_result_t result = verbs_poll(comm);
     bool waits = false;
 
-    while (result == NCCL_SUCCESS && !waits && comm->at_seq < comm->next_seq) {
-        bool may;
-
-        result = verbs_may_post(comm, &may);
-        waits = !may;
-        if (result == NCCL_SUCCESS && may)
-            result = post_next(comm, &waits);
-    }
+    if (result == NCCL_SUCCESS)
+        result = empty_inbox(comm);
+    while (result == NCCL_SUCCESS && !waits)
+        result = offer(comm, &waits);
     if (result == NCCL_SUCCESS && comm->peer_left && comm->come_seq < comm->next_seq)
         result = verbs_fail(comm, NCCL_REMOTE_ERROR,
                             "it has closed the connection before it sent message %llu",

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 
@@ -229,6 +230,13 @@ TEST(Model, Shm)
 TEST(Model, Tcp)
 {
     run_all("tcp", 2, 512, true, 9);
+}
+
+TEST(Model, Verbs)
+{
+    if (std::getenv("DSC_VM") == nullptr)
+        GTEST_SKIP() << "needs the virtual machine of tests/vm/run.py";
+    run_all("verbs", 1, 512, false, 5);
 }
 
 } // namespace

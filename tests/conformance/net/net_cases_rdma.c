@@ -372,7 +372,7 @@ static void case_kinds_differ(void)
 /* 64 KiB may be locked, by one who is not root. */
 static void use_little_memory(void)
 {
-    enum { BYTES = 40 << 10 };
+    enum { BYTES = 20 << 10 };
     const struct rlimit limit = { 65536, 65536 };
     uint8_t *const small = aligned_alloc(4096, BYTES), *const other = aligned_alloc(4096, BYTES);
     void *mrs[10], *mr = NULL;
@@ -387,7 +387,7 @@ static void use_little_memory(void)
     CHECK(net->reg_mr(ends.recv, other, BYTES, NCCL_PTR_HOST, &mr) != NCCL_SUCCESS,
           "80 KiB are locked");
     for (int i = 0; i < 4; i++)
-        CHECK(says(((const char *[]){ "cannot register 40 KiB", "rxe0", "at most 64 KiB",
+        CHECK(says(((const char *[]){ "cannot register 20 KiB", "rxe0", "at most 64 KiB",
                                       "ulimit -l" })[i]),
               "the warning: %s", last_warning());
     for (int i = 0; i < 10; i++)
