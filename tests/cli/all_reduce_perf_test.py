@@ -539,7 +539,9 @@ class Failures(unittest.TestCase):
                     self.assertEqual([rank.returncode for rank in ranks], [0] * 3, outputs)
                     self.assertEqual(len(rows(outputs[0][0])), 1)
                     self.assertLess(time.monotonic() - start, 10)
-                left = {name for name in os.listdir('/dev/shm') if 'dsc' in name} - named
+                # perf/compare keeps its own folders there, maybe right now.
+                left = {name for name in set(os.listdir('/dev/shm')) - named
+                        if 'dsc' in name and not name.startswith('dscomm-compare-')}
                 self.assertFalse(left)
 
     def test_bad_variable(self):
