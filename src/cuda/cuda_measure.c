@@ -10,6 +10,8 @@
 
 #define SMALL_BYTES 16
 #define BIG_BYTES ((size_t)16 << 20)
+#define SOME_BYTES ((size_t)1 << 20) /* large enough where these take longer than ... */
+#define SLOW_NS 1000000u
 #define N_SMALL 20
 #define N_LAUNCHES 32
 #define ROUNDS_MAX 64 /* of large messages */
@@ -132,11 +134,13 @@ static dscomm_status_t burst(struct links *l, size_t bytes, bool pair_only, uint
 static dscomm_status_t rate(struct links *l, bool pair_only, uint64_t ns, uint64_t *rate_out)
 {
     uint64_t one = 0, n;
+    size_t bytes;
 
-    DSC_TRY(burst(l, BIG_BYTES, pair_only, 1, &one)); /* connects, and tells how many fit */
-    n = dsc_min_u64(ROUNDS_MAX, ns / one + 1);
-    DSC_TRY(burst(l, BIG_BYTES, pair_only, n, &one));
-    *rate_out = dsc_max_size(1, (uint64_t)BIG_BYTES * 1000000u / dsc_max_size(1, one / 1000));
+    DSC_TRY(burst(l, SOME_BYTES, pair_only, 1, &one)); /* tells how many fit */
+    bytes = one > SLOW_NS ? SOME_BYTES : BIG_BYTES;
+    n = dsc_min_u64(ROUNDS_MAX, ns / (one * (bytes / SOME_BYTES)) + 1);
+    DSC_TRY(burst(l, bytes, pair_only, n, &one));
+    *rate_out = dsc_max_size(1, (uint64_t)bytes * 1000000u / dsc_max_size(1, one / 1000));
     return DSCOMM_OK;
 }
 

@@ -13,7 +13,7 @@
 #define ELEMS ((size_t)4 << 20)
 /* Of a device that takes longer than SLOW_NS for so many: it is measured with these alone. */
 #define FEW_ELEMS ((size_t)1 << 16)
-#define SLOW_NS 1000000u
+#define SLOW_NS 200000u
 #define SMALL_ELEMS 256
 #define ROUNDS 3
 #define LAUNCHES 4 /* of a round */
@@ -42,26 +42,26 @@ struct dsc_codec_bench {
 
 #define SMALLEST_TILE 4096
 
-static dscomm_status_t alloc(struct dsc_codec_bench *b)
+/* For n elements. */
+static dscomm_status_t alloc(struct dsc_codec_bench *b, size_t n)
 {
-    b->capacity = ELEMS * sizeof(float) + SLACK;
-    CUDA_TRY(cudaMalloc(&b->send, ELEMS * sizeof(float)));
-    CUDA_TRY(cudaMalloc(&b->recv, ELEMS * sizeof(float)));
-    CUDA_TRY(cudaMalloc((void **)&b->residual[0], ELEMS * sizeof(float)));
-    CUDA_TRY(cudaMalloc((void **)&b->residual[1], ELEMS * sizeof(float)));
+    b->n = n;
+    b->capacity = n * sizeof(float) + SLACK;
+    CUDA_TRY(cudaMalloc(&b->send, n * sizeof(float)));
+    CUDA_TRY(cudaMalloc(&b->recv, n * sizeof(float)));
+    CUDA_TRY(cudaMalloc((void **)&b->residual[0], n * sizeof(float)));
+    CUDA_TRY(cudaMalloc((void **)&b->residual[1], n * sizeof(float)));
     CUDA_TRY(cudaMalloc((void **)&b->messages, (1 + MANY_RECVS) * b->capacity));
     CUDA_TRY(cudaMalloc((void **)&b->state, sizeof(*b->state)));
     CUDA_TRY(cudaMalloc((void **)&b->feedback, sizeof(*b->feedback)));
     CUDA_TRY(cudaMalloc((void **)&b->op, sizeof(*b->op)));
     CUDA_TRY(cudaMalloc((void **)&b->recvs, MANY_RECVS * sizeof(*b->recvs)));
-    CUDA_TRY(cudaMalloc((void **)&b->tiles, ELEMS / SMALLEST_TILE * sizeof(*b->tiles)));
+    CUDA_TRY(cudaMalloc((void **)&b->tiles, n / SMALLEST_TILE * sizeof(*b->tiles)));
     return DSCOMM_OK;
 }
 
-void dsc_codec_bench_close(struct dsc_codec_bench *b)
+static void release(struct dsc_codec_bench *b)
 {
-    if (b == NULL)
-        return;
     cudaFree(b->send);
     cudaFree(b->recv);
     cudaFree(b->residual[0]);
@@ -72,6 +72,14 @@ void dsc_codec_bench_close(struct dsc_codec_bench *b)
     cudaFree(b->op);
     cudaFree(b->recvs);
     cudaFree(b->tiles);
+    *b = (struct dsc_codec_bench){ .timer = b->timer };
+}
+
+void dsc_codec_bench_close(struct dsc_codec_bench *b)
+{
+    if (b == NULL)
+        return;
+    release(b);
     dsc_free(b);
 }
 
@@ -236,29 +244,31 @@ static dscomm_status_t measure_codec(struct dsc_codec_bench *b,
 
 /* ---- all of them ---- */
 
+static dscomm_status_t make_vectors(struct dsc_codec_bench *b, size_t n)
+{
+    const cudaStream_t own = b->timer->cc->own;
+
+    DSC_TRY(alloc(b, n));
+    CUDA_TRY(cudaMemsetAsync(b->state, 0, sizeof(*b->state), own));
+    CUDA_TRY(cudaMemsetAsync(b->feedback, 0, sizeof(*b->feedback), own));
+    CUDA_TRY(cudaMemsetAsync(b->residual[0], 0, n * sizeof(float), own));
+    CUDA_TRY(cudaMemsetAsync(b->messages, 0, (1 + MANY_RECVS) * b->capacity, own));
+    return fill(b, DSCOMM_FLOAT32);
+}
+
 /* A device that is slow, an emulated one above all, would take seconds for the whole vector. */
-static dscomm_status_t find_size(struct dsc_codec_bench *b)
+static dscomm_status_t make_bench(struct dsc_codec_bench *b)
 {
     const struct dsc_measure_codec what = { dscomm_codec("fp32"), DSCOMM_FLOAT32, false };
     uint64_t fs;
 
-    b->n = FEW_ELEMS;
-    DSC_TRY(fill(b, DSCOMM_FLOAT32));
+    DSC_TRY(make_vectors(b, FEW_ELEMS));
     DSC_TRY(time_stage(b, &what, DSC_GPU_ENCODE, 0, &fs));
-    if (fs * FEW_ELEMS / 1000000u < SLOW_NS)
-        b->n = ELEMS;
+    if (fs * FEW_ELEMS / 1000000u < SLOW_NS) {
+        release(b);
+        DSC_TRY(make_vectors(b, ELEMS));
+    }
     return prepare(b, &what, DSC_GPU_ENCODE, SMALL_ELEMS, 0, &b->small);
-}
-
-static dscomm_status_t clear(struct dsc_codec_bench *b)
-{
-    const cudaStream_t own = b->timer->cc->own;
-
-    CUDA_TRY(cudaMemsetAsync(b->state, 0, sizeof(*b->state), own));
-    CUDA_TRY(cudaMemsetAsync(b->feedback, 0, sizeof(*b->feedback), own));
-    CUDA_TRY(cudaMemsetAsync(b->residual[0], 0, ELEMS * sizeof(float), own));
-    CUDA_TRY(cudaMemsetAsync(b->messages, 0, (1 + MANY_RECVS) * b->capacity, own));
-    return DSCOMM_OK;
 }
 
 dscomm_status_t dsc_codec_bench_open(struct dsc_cuda_timer *timer, struct dsc_codec_bench **out)
@@ -269,9 +279,7 @@ dscomm_status_t dsc_codec_bench_open(struct dsc_cuda_timer *timer, struct dsc_co
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "measuring codecs");
     *out = b;
     b->timer = timer;
-    DSC_TRY(alloc(b));
-    DSC_TRY(clear(b));
-    return find_size(b);
+    return make_bench(b);
 }
 
 const struct dsc_gpu_prepared *dsc_codec_bench_small(struct dsc_codec_bench *b)
