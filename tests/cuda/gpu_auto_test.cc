@@ -350,7 +350,7 @@ TEST(Notes, ban_a_codec_that_loses_too_much)
         GpuSides sides(world, c, r);
 
         put_hard_values(sides, c, r);
-        used[(size_t)r] = make_calls(sides, comm, 100);
+        used[(size_t)r] = make_calls(sides, comm, 70);
         logs[(size_t)r] = log_of(comm);
         c.spec = "int8";
         std::vector<uint8_t> input(c.count * 4);
@@ -393,7 +393,7 @@ TEST(Notes, change_the_rate_of_a_link_that_drifts)
         c.count = 30000;
         GpuSides sides(world, c, r);
         sides.put(make_input(c, r, 0, false));
-        used[(size_t)r] = make_calls(sides, world.comms[(size_t)r], 100);
+        used[(size_t)r] = make_calls(sides, world.comms[(size_t)r], 70);
         logs[(size_t)r] = log_of(world.comms[(size_t)r]);
     });
     expect_alike(used);
