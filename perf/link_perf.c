@@ -201,7 +201,7 @@ static void print_help(const char *program)
            "  -g, --ngpus N             ranks to start on this machine; without it a launcher's\n"
            "  -t, --nthreads N          threads that compute in each rank (DSCOMM_THREADS)\n"
            "  -T, --timeout SECONDS     deadline of every wait (DSCOMM_TIMEOUT_MS)\n"
-           "      --transport NAME      auto shm tcp loopback (DSCOMM_TRANSPORT)\n"
+           "      --transport NAME      auto shm verbs tcp nccl_net loopback (DSCOMM_TRANSPORT)\n"
            "  -B, --budget MS           time to measure in, about (%d)\n"
            "      --quick               the same as -B %d\n"
            "  -o, --output FILE         the profile; none: write none (where it is looked for)\n"
@@ -230,13 +230,14 @@ static bool parse_int(const struct job *job, const char *option, int min, int ma
 
 static bool parse_transport(struct job *job)
 {
-    static const char *const names[] = { "auto", "shm", "tcp", "loopback" };
+    static const char *const names[] = { "auto", "shm", "verbs", "tcp", "nccl_net", "loopback" };
 
     job->args.transport = optarg;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(optarg, names[i]) == 0)
             return true;
-    perf_complain(&job->args, "--transport", optarg, "allowed: auto shm tcp loopback");
+    perf_complain(&job->args, "--transport", optarg,
+                  "allowed: auto shm verbs tcp nccl_net loopback");
     return false;
 }
 

@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "net_load.h"
+#include "transport/nccl_load.h"
 
 #define IN_FLIGHT_MAX 32
 #define CONNECT_S 20.0
@@ -534,7 +534,7 @@ static void run_net(int self)
     void *ctx = NULL;
     int n;
 
-    net = net_load(opt.plugin, opt.abi, error, sizeof(error));
+    net = dsc_nccl_load(opt.plugin, opt.abi, error, sizeof(error));
     if (net == NULL)
         die("%s", error);
     ok(net->init(&ctx, 1, &config, logger, NULL), "init");

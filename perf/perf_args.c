@@ -150,7 +150,7 @@ static bool is_one_of(const char *text, const char *const *names, size_t n)
 
 static bool parse_transport(struct perf_args *args, const char *text)
 {
-    static const char *const names[] = { "auto", "shm", "tcp", "loopback" };
+    static const char *const names[] = { "auto", "shm", "verbs", "tcp", "nccl_net", "loopback" };
 
     args->transport = text;
     return is_one_of(text, names, ARRAY_LEN(names));
@@ -230,7 +230,7 @@ static const struct perf_option options[] = {
       "where vectors are; cuda: rank r of a machine has device r (host)", parse_device },
     { OPT_FEEDBACK, "feedback", "0|1", KIND_BOOL, MEMBER(feedback), 0, 1, "0 or 1",
       "error feedback (1; never for max and min)", NULL },
-    { OPT_TRANSPORT, "transport", "NAME", KIND_OTHER, 0, 0, 0, "auto shm tcp loopback",
+    { OPT_TRANSPORT, "transport", "NAME", KIND_OTHER, 0, 0, 0, "auto shm verbs tcp nccl_net loopback",
       "how ranks talk; loopback makes them threads (DSCOMM_TRANSPORT)", parse_transport },
     { OPT_DATA, "data", "NAME", KIND_OTHER, 0, 0, 0, "normal lm cnn file:PATH",
       "gradients of a language model or CNN, random, or a .grad file (lm)", parse_data },

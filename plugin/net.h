@@ -17,7 +17,7 @@
 #define DSC_NET_H
 
 #include "core/core.h"
-#include "nccl_abi.h"
+#include "transport/nccl_abi.h"
 #include "transport/netif.h"
 
 #define NET_NAME "DSComm"

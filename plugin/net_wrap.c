@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "net_load.h"
+#include "transport/nccl_load.h"
 
 extern const struct nccl_net_v12 ncclNetPlugin_v12; /* what NCCL sees of this plugin */
 
@@ -23,22 +23,22 @@ static nccl_result_t load_inner(const char *path, struct nccl_comm_config *confi
                                 nccl_logger_t *logger, nccl_profiler_t *profiler)
 {
     char error[512];
-    const struct nccl_net_v12 *const loaded = net_load(path, 0, error, sizeof(error));
+    const struct nccl_net_v12 *const loaded = dsc_nccl_load(path, 0, error, sizeof(error));
     nccl_result_t result;
 
     if (loaded == NULL) {
         net_warn(NET_NAME ": DSCOMM_NET_INNER: %s", error);
         return NCCL_INVALID_USAGE;
     }
-    if (net_load_table() == &ncclNetPlugin_v12) {
+    if (dsc_nccl_table() == &ncclNetPlugin_v12) {
         net_warn(NET_NAME ": DSCOMM_NET_INNER is %s, which is this plugin itself", path);
-        net_unload();
+        dsc_nccl_unload();
         return NCCL_INVALID_USAGE;
     }
     result = loaded->init(&inner_ctx, 1, config, logger, profiler);
     if (result != NCCL_SUCCESS) {
         net_warn(NET_NAME ": DSCOMM_NET_INNER: init() of %s failed with %d", path, result);
-        net_unload();
+        dsc_nccl_unload();
         return result;
     }
     inner = loaded;
@@ -73,7 +73,7 @@ static nccl_result_t wrap_finalize(void *ctx)
         inner == NULL ? NCCL_SUCCESS : inner->finalize(inner_is_loaded ? inner_ctx : ctx);
 
     if (inner_is_loaded)
-        net_unload();
+        dsc_nccl_unload();
     inner = NULL;
     inner_is_loaded = false;
     return result;

@@ -9,7 +9,7 @@
 #define DSC_TUNER_PLUGIN_H
 
 #include "core/core.h"
-#include "nccl_abi.h"
+#include "transport/nccl_abi.h"
 
 #define TUNER_ROWS_MAX 4096
 #define TUNER_ANY (-1)

@@ -77,7 +77,8 @@ typedef struct {
     int n_threads; /* threads that compute in a call, the caller included; 0: DSCOMM_THREADS */
     /* The next three must be equal on all ranks. */
     size_t chunk_bytes;    /* float32 bytes per message; 0: DSCOMM_CHUNK_BYTES */
-    const char *transport; /* "auto", "loopback", "shm", "verbs", "tcp"; NULL: DSCOMM_TRANSPORT */
+    const char *transport; /* "auto", "loopback", "shm", "verbs", "tcp", "nccl_net"; NULL:
+                              DSCOMM_TRANSPORT */
     const char *algorithm; /* "auto", "oneshot", "twoshot", "tiered"; NULL: DSCOMM_ALGORITHM */
     int preserve_input;    /* 1: an in-place call that fails restores its input; costs a copy */
     unsigned seed;         /* of stochastic rounding, equal on all ranks; 0: DSCOMM_SEED */

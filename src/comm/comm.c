@@ -46,7 +46,9 @@ static dscomm_status_t copy_config(const dscomm_comm_config_t *config, dscomm_co
 
 static dscomm_status_t check_config(const dscomm_comm_config_t *c)
 {
-    static const char *const transports[] = { "auto", "loopback", "shm", "verbs", "tcp" };
+    static const char *const transports[] = {
+        "auto", "loopback", "shm", "verbs", "tcp", "nccl_net"
+    };
     static const char *const algorithms[] = { "auto", "oneshot", "twoshot", "tiered" };
 
     if (c->timeout_ms < 0)
@@ -58,7 +60,8 @@ static dscomm_status_t check_config(const dscomm_comm_config_t *c)
                         c->chunk_bytes);
     if (c->transport != NULL && !is_word(c->transport, transports, DSC_ARRAY_LEN(transports)))
         return dsc_fail(DSCOMM_ERR_INVALID,
-                        "transport '%s', must be auto, loopback, shm, verbs or tcp", c->transport);
+                        "transport '%s', must be auto, loopback, shm, verbs, tcp or nccl_net",
+                        c->transport);
     if (c->algorithm != NULL && !is_word(c->algorithm, algorithms, DSC_ARRAY_LEN(algorithms)))
         return dsc_fail(DSCOMM_ERR_INVALID,
                         "algorithm '%s', must be auto, oneshot, twoshot or tiered", c->algorithm);
@@ -126,19 +129,20 @@ void dsc_comm_config_of(const struct dscomm_comm *comm, dscomm_comm_config_t *co
 }
 
 /* What must be equal on all ranks, compared at rendezvous. */
-static dscomm_status_t settings_text(const struct settings *s, int n_ranks, char *text,
-                                     size_t bytes)
+static dscomm_status_t settings_text(const struct settings *s, int n_ranks, const char *net_plugin,
+                                     char *text, size_t bytes)
 {
     char tiers[DSC_TIERS_SETTING_BYTES];
 
     DSC_TRY(dsc_tiers_setting(s->tiers, n_ranks, tiers, sizeof(tiers)));
     snprintf(text, bytes,
              "chunk_bytes=%zu algorithm=%s oneshot_bytes=%llu window=%llu socket_nsocks=%llu "
-             "crc=%llu transport=%s seed=%u min_bytes=%zu tiers=%s error_budget=%s",
+             "crc=%llu transport=%s seed=%u min_bytes=%zu tiers=%s error_budget=%s "
+             "net_plugin=%s",
              s->config.chunk_bytes, s->config.algorithm, (unsigned long long)s->env->oneshot_bytes,
              (unsigned long long)s->env->window, (unsigned long long)s->env->socket_nsocks,
              (unsigned long long)s->env->crc, s->config.transport, s->config.seed,
-             s->config.min_bytes, tiers, s->env->error_budget);
+             s->config.min_bytes, tiers, s->env->error_budget, net_plugin);
     return DSCOMM_OK;
 }
 
@@ -165,9 +169,10 @@ static enum dsc_rdma_wish rdma_wish(const char *transport)
 }
 
 static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
-                            const struct settings *s, dscomm_comm_t **comm_out)
+                            const struct settings *s, const char *net_plugin,
+                            dscomm_comm_t **comm_out)
 {
-    char text[512];
+    char text[1024];
     const struct dsc_bootstrap_params params = { n_ranks, rank, s->config.timeout_ms, text,
                                                  rdma_wish(s->config.transport) };
     struct dsc_bootstrap boot;
@@ -175,7 +180,7 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     dscomm_status_t st;
 
     st = comm == NULL ? dsc_fail(DSCOMM_ERR_NO_MEMORY, "communicator")
-                      : settings_text(s, n_ranks, text, sizeof(text));
+                      : settings_text(s, n_ranks, net_plugin, text, sizeof(text));
     if (st < 0) {
         dsc_bootstrap_abandon(id, rank, st);
         dsc_free(comm);
@@ -196,6 +201,24 @@ static dscomm_status_t join(int n_ranks, int rank, const dscomm_unique_id_t *id,
     return DSCOMM_OK;
 }
 
+/* The plugin's name must be known before ranks meet; from then on the endpoint holds it too. */
+static dscomm_status_t join_with_plugin(int n_ranks, int rank, const dscomm_unique_id_t *id,
+                                        const struct settings *s, dscomm_comm_t **comm_out)
+{
+    const bool has_plugin = strcmp(s->config.transport, dsc_transport_nccl_net.name) == 0;
+    char name[DSC_NCCL_NAME_BYTES] = "none";
+    dscomm_status_t st = has_plugin ? dsc_nccl_net_hold(name) : DSCOMM_OK;
+
+    if (st < 0) {
+        dsc_bootstrap_abandon(id, rank, st);
+        return st;
+    }
+    st = join(n_ranks, rank, id, s, name, comm_out);
+    if (has_plugin)
+        dsc_nccl_net_drop();
+    return st;
+}
+
 dscomm_status_t dsc_comm_create(int n_ranks, int rank, const dscomm_unique_id_t *id,
                                 const dscomm_comm_config_t *config, const char *tiers,
                                 dscomm_comm_t **comm_out)
@@ -210,7 +233,7 @@ dscomm_status_t dsc_comm_create(int n_ranks, int rank, const dscomm_unique_id_t 
         return dsc_fail(DSCOMM_ERR_INVALID, "rank %d, must be 0 to %d", rank, n_ranks - 1);
     DSC_TRY(read_settings(config, &s));
     s.tiers = tiers != NULL ? tiers : s.tiers;
-    return join(n_ranks, rank, id, &s, comm_out);
+    return join_with_plugin(n_ranks, rank, id, &s, comm_out);
 }
 
 /* ---- public ---- */
@@ -232,7 +255,7 @@ dscomm_status_t dscomm_comm_create_from_env(const dscomm_comm_config_t *config,
         return dsc_fail(DSCOMM_ERR_INVALID, "comm_out is NULL");
     DSC_TRY(read_settings(config, &s));
     DSC_TRY(dsc_bootstrap_env(s.config.timeout_ms, &n_ranks, &rank, &id));
-    return join(n_ranks, rank, &id, &s, comm_out);
+    return join_with_plugin(n_ranks, rank, &id, &s, comm_out);
 }
 
 dscomm_status_t dscomm_comm_destroy(dscomm_comm_t *comm)

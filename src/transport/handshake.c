@@ -4,8 +4,8 @@
  * is read here:
  *
  *   acceptor   [magic 8][version 4][nonce 32]
- *   connector  [magic 8][version 4][nonce 32][hello 184][mac 32]
- *   acceptor   [verdict 4][hello 184][mac 32]      after a wrong key [verdict 4] alone
+ *   connector  [magic 8][version 4][nonce 32][hello 192][mac 32]
+ *   acceptor   [verdict 4][hello 192][mac 32]      after a wrong key [verdict 4] alone
  *
  * The macs are HMAC-SHA256 under the job's key over a label per side, both nonces and the hellos so
  * far: a recorded exchange cannot be replayed, nor a message sent back to its author. The refusal
@@ -27,13 +27,13 @@
 #include "transport/bytes.h"
 #include "transport/netif.h"
 
-#define HANDSHAKE_VERSION 1u
+#define HANDSHAKE_VERSION 2u
 
 enum {
     MAGIC_BYTES = 8,
     PREFIX_BYTES = MAGIC_BYTES + 4, /* magic and version */
     NONCE_BYTES = 32,
-    HELLO_BYTES = 184,
+    HELLO_BYTES = 192,
     MAC_BYTES = 32,
     GREETING_BYTES = PREFIX_BYTES + NONCE_BYTES,
     PROOF_BYTES = GREETING_BYTES + HELLO_BYTES + MAC_BYTES,

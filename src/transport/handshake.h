@@ -24,7 +24,7 @@ struct dsc_hello {
     uint32_t n_slots;
     uint32_t n_socks;
     char transport[16]; /* DSC_LINK_PEER: ops name the connector wants; the acceptor's reply */
-    char detail[128];   /* transport's own, for example the name of a shared segment */
+    char detail[136];   /* transport's own, for example the name of a shared segment */
 };
 
 struct dsc_handshake;

@@ -10,6 +10,7 @@
  * whose descriptors read -1 there so that a destructor that runs in the child reaches nobody.
  */
 #include "transport/net_internal.h"
+#include "transport/nccl_pair.h"
 #include "transport/verbs_pair.h"
 
 #include <errno.h>
@@ -184,7 +185,7 @@ static dscomm_status_t copy_params(struct dsc_net *net, const struct dsc_net_par
         known = known || strcmp(params->transport, all[i]->name) == 0;
     if (!known)
         return dsc_fail(DSCOMM_ERR_INVALID,
-                        "transport \"%s\" is none of auto loopback shm verbs tcp",
+                        "transport \"%s\" is none of auto loopback shm verbs tcp nccl_net",
                         params->transport);
     if (params->n_slots == 0 || params->n_socks == 0 || params->n_socks > DSC_NET_SOCKS_MAX)
         return dsc_fail(DSCOMM_ERR_INVALID, "window %u must be at least 1, sockets %u in 1 to %d",
@@ -267,6 +268,8 @@ dscomm_status_t dsc_net_create(const struct dsc_bootstrap *boot,
     DSC_TRY_GOTO(err, copy_params(net, params));
     DSC_TRY_GOTO(err, alloc_tables(net, boot));
     DSC_TRY_GOTO(err, open_waiting(net));
+    if (strcmp(net->transport, dsc_transport_nccl_net.name) == 0)
+        DSC_TRY_GOTO(err, dsc_nccl_plugin_get(&net->nccl));
     dsc_held_add(&net->listener.held, &net->listener.fd);
     *net_out = net;
     return DSCOMM_OK;
@@ -326,6 +329,8 @@ void dsc_net_destroy(struct dsc_net *net)
         dsc_setup_fini(&net->peers[i].setup);
     dsc_net_drop_links(net);
     dsc_verbs_device_close(net->verbs);
+    if (net->nccl != NULL)
+        dsc_nccl_net_drop();
     dsc_held_close(&net->listener.held);
     dsc_held_close(&net->epoll_held);
     dsc_local_bell_release(net->bell);

@@ -28,6 +28,8 @@ static dscomm_status_t open_conn(struct dsc_net *net, int peer, struct dsc_conn 
         return dsc_shm_open(net, peer, conn_out);
     if (ops == &dsc_transport_verbs)
         return dsc_verbs_open(net, peer, conn_out);
+    if (ops == &dsc_transport_nccl_net)
+        return dsc_nccl_net_open(net, peer, conn_out);
     return dsc_tcp_open(net, peer, conn_out);
 }
 
@@ -45,6 +47,8 @@ static void finish(struct dsc_net *net, int peer)
     }
     net->peers[peer].conn = conn;
     net->conns[net->n_conns++] = conn;
+    if (conn->is_joining)
+        setup->state = DSC_SETUP_JOIN;
     for (size_t i = 0; i < net->n_reports; i++) /* what the others were told before */
         conn->ops->notify(conn, net->reports[i].status, net->reports[i].rank, net->reports[i].text);
     dsc_log_debug(NET, "rank %d reaches rank %d over %s, %u slots of %zu bytes", net->rank, peer,
@@ -66,12 +70,11 @@ void dsc_net_advance(struct dsc_net *net)
             continue;
         if (setup->state == DSC_SETUP_MEET && dsc_loopback_met(net, peer))
             setup->state = DSC_SETUP_READY;
-        if (setup->state == DSC_SETUP_READY) {
+        if (setup->state == DSC_SETUP_READY)
             finish(net, peer);
-        } else {
+        else
             dsc_setup_look(net, peer);
-            n_left++;
-        }
+        n_left += is_waiting(net, peer);
     }
     net->n_setups = n_left;
     dsc_net_reap_links(net);

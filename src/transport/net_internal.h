@@ -5,6 +5,7 @@
  *   net_wait.c     spinning, sleeping       net_setup.c    from proved sockets to a connection
  *   net_error.c    errors, telling peers    net_links.c    sockets until they are proved
  *   control.c      a pair's control link    net_watch.c    ranks that end early
+ *   net_means.c    what both sides prepare
  *
  * Every pair that does not meet inside one process has a control link: a TCP socket that carries
  * errors, goodbyes and wake-up bytes, and whose end is the death of the peer. It is always read, so
@@ -127,6 +128,7 @@ enum dsc_setup_state {
     DSC_SETUP_CONTROL, /* waits for the control link's handshake */
     DSC_SETUP_DATA,    /* waits for the data sockets */
     DSC_SETUP_READY,   /* has all it needs to be a connection */
+    DSC_SETUP_JOIN,    /* is a connection, which has work to do yet */
     DSC_SETUP_REFUSED, /* will never have it: the sides cannot agree */
 };
 
@@ -140,7 +142,9 @@ struct dsc_segment {
 };
 
 struct dsc_loop_pair;
+struct dsc_nccl_plugin;
 struct dsc_verbs_device;
+struct nccl_conn;
 struct verbs_conn;
 
 struct dsc_setup {
@@ -158,6 +162,7 @@ struct dsc_setup {
     struct dsc_segment segment;
     struct dsc_loop_pair *pair;
     struct verbs_conn *verbs; /* prepared */
+    struct nccl_conn *nccl;   /* prepared */
 };
 
 struct dsc_peer {
@@ -184,9 +189,13 @@ struct dsc_net {
     uint32_t n_sockets; /* sources other than listener and waker */
     uint32_t n_streams; /* sockets that carry data */
     uint32_t n_polled;  /* connections that a spinning waiter polls, and that a sleeper must arm */
-    uint64_t n_completions;         /* times that polling them found something */
-    struct dsc_verbs_device *verbs; /* NULL until a connection needs it */
-    uint32_t n_blocked;             /* of these, those that wait for room to send */
+    uint32_t n_silent;  /* of these, those that nothing can wake a sleeper for */
+    uint64_t n_completions;             /* times that polling them found something */
+    uint64_t idle_completions;          /* as many when the endpoint slept last, */
+    uint64_t idle_since_ns;             /* and since when */
+    struct dsc_verbs_device *verbs;     /* NULL until a connection needs it */
+    const struct dsc_nccl_plugin *nccl; /* NULL: of no use to this endpoint */
+    uint32_t n_blocked;                 /* of these, those that wait for room to send */
     uint64_t next_poll_ns;
     uint64_t notify_until_ns; /* control messages are given up then */
     struct dsc_local_bell *bell;
@@ -300,6 +309,7 @@ void dsc_setup_drop_watches(struct dsc_net *net, int peer);
 dscomm_status_t dsc_tcp_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
 dscomm_status_t dsc_shm_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
 dscomm_status_t dsc_verbs_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
+dscomm_status_t dsc_nccl_net_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
 dscomm_status_t dsc_loopback_open(struct dsc_net *net, int peer, struct dsc_conn **conn_out);
 
 /* Announces this side. Threads of other ranks meet it from now on. */

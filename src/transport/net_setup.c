@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How two ranks agree on a connection. The higher rank connects. Its first socket, the control
- * link, carries in its hello the transport it wants, the slot size and for shm the segment; the
- * answer carries what becomes of it: tcp instead of shm if the segment is of no use here, or of
- * verbs if there is no queue pair. Slot sizes must be equal. Data sockets follow, one by one, on an
- * agreement that stands.
+ * link, carries in its hello the transport it wants, the slot size and what the transport needs
+ * (net_means.h), for shm the segment; the answer carries what becomes of it: tcp instead of shm if
+ * the segment is of no use here, or of verbs if there is no queue pair. Slot sizes must be equal.
+ * Data sockets follow, one by one, on an agreement that stands.
  *
  * Both sides choose the transport by the same rule from the same facts, so a difference is either a
  * fallback or ranks that were configured differently.
  */
-#include "transport/net_internal.h"
+#include "transport/net_means.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -18,7 +18,6 @@
 #include <sys/socket.h>
 
 #include "transport/netif.h"
-#include "transport/verbs_pair.h"
 
 /* A process that ends loses its entries in /proc a little before its sockets are closed. */
 #define ENDING_MS 10
@@ -85,46 +84,26 @@ void dsc_hello_init(const struct dsc_net *net, struct dsc_hello *hello_out)
     };
 }
 
-/* What a transport needs of both sides. */
-static const char *means(const struct dsc_transport_ops *ops)
-{
-    return ops == &dsc_transport_shm ? "shared memory" : "RDMA";
-}
-
 static void fall_back(struct dsc_net *net, int peer, const char *why)
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
 
     if (!net->warned_fallback)
-        dsc_log_warn(NET, "no %s with rank %d, using tcp: %s (said once)", means(setup->ops), peer,
-                     why);
+        dsc_log_warn(NET, "no %s with rank %d, using tcp: %s (said once)",
+                     dsc_means_of(setup->ops)->what, peer, why);
     net->warned_fallback = true;
-    dsc_segment_fini(&setup->segment);
-    dsc_verbs_discard(setup->verbs);
-    setup->verbs = NULL;
+    dsc_means_drop(setup);
     setup->ops = &dsc_transport_tcp;
-}
-
-static size_t segment_bytes(const struct dsc_net *net)
-{
-    return dsc_shm_bytes(net->params.n_slots, net->params.slot_bytes);
 }
 
 /* The connector's half of what the transport needs, and its description for the peer. */
 static dscomm_status_t prepare(struct dsc_net *net, int peer, struct dsc_hello *hello)
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
-    char text[DSC_SEGMENT_TEXT_BYTES];
-    const char *why = NULL;
+    const struct dsc_means *const means = dsc_means_of(setup->ops);
+    char text[DSC_MEANS_TEXT_BYTES];
+    const char *const why = means != NULL ? means->offer(net, peer, hello, text) : NULL;
 
-    if (setup->ops == &dsc_transport_shm) {
-        why = dsc_segment_create(&setup->segment, segment_bytes(net), text);
-        snprintf(hello->detail, sizeof(hello->detail), "%s", setup->segment.name);
-    } else if (setup->ops == &dsc_transport_verbs) {
-        why = dsc_verbs_prepare(net, peer, &setup->verbs, text);
-        if (why == NULL)
-            dsc_verbs_describe(setup->verbs, hello->detail);
-    }
     if (why == NULL)
         return DSCOMM_OK;
     if (is_auto(net)) {
@@ -132,8 +111,7 @@ static dscomm_status_t prepare(struct dsc_net *net, int peer, struct dsc_hello *
         hello->detail[0] = '\0';
         return DSCOMM_OK;
     }
-    dsc_net_set_error(net, DSCOMM_ERR_LIMIT, net->rank, "%s with rank %d: %s", means(setup->ops),
-                      peer, why);
+    dsc_net_set_error(net, means->status, net->rank, "%s with rank %d: %s", means->what, peer, why);
     return net->error;
 }
 
@@ -229,32 +207,17 @@ static bool has_ended(const struct dsc_link *link, int wait_ms)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-static const char *attach(struct dsc_net *net, int peer, const char *detail, char *text)
-{
-    struct dsc_setup *const setup = &net->peers[peer].setup;
-    const char *why;
-
-    if (setup->ops == &dsc_transport_shm) {
-        why = dsc_segment_attach(&setup->segment, detail, segment_bytes(net), text);
-        if (why == NULL)
-            dsc_shm_format(setup->segment.memory, net->params.n_slots, net->params.slot_bytes);
-        return why;
-    }
-    why = dsc_verbs_prepare(net, peer, &setup->verbs, text);
-    return why == NULL ? dsc_verbs_join(setup->verbs, detail, text) : why;
-}
-
 /* The acceptor's half. False: refused, and the reply says why. */
-static bool accept_means(struct dsc_link *link, const char *detail, struct dsc_hello *reply)
+static bool accept_means(struct dsc_link *link, const struct dsc_hello *hello,
+                         struct dsc_hello *reply)
 {
     struct dsc_net *const net = link->net;
     const int peer = link->peer;
     struct dsc_setup *const setup = &net->peers[peer].setup;
-    char text[DSC_SEGMENT_TEXT_BYTES];
-    const char *const why = attach(net, peer, detail, text);
+    const struct dsc_means *const means = dsc_means_of(setup->ops);
+    char text[DSC_MEANS_TEXT_BYTES];
+    const char *const why = means != NULL ? means->accept(net, peer, hello, reply, text) : NULL;
 
-    if (why == NULL && setup->ops == &dsc_transport_verbs)
-        dsc_verbs_describe(setup->verbs, reply->detail);
     if (why == NULL)
         return true;
     /* A pid that is unknown here says nothing: the peer may be in another PID namespace. */
@@ -270,15 +233,9 @@ static bool accept_means(struct dsc_link *link, const char *detail, struct dsc_h
         fall_back(net, peer, why);
         return true;
     }
-    dsc_net_set_error(net, DSCOMM_ERR_LIMIT, net->rank, "%s with rank %d: %s", means(setup->ops),
-                      peer, why);
+    dsc_net_set_error(net, means->status, net->rank, "%s with rank %d: %s", means->what, peer, why);
     snprintf(reply->detail, sizeof(reply->detail), "%.127s", why);
     return false;
-}
-
-static bool needs_means(const struct dsc_transport_ops *ops)
-{
-    return ops == &dsc_transport_shm || ops == &dsc_transport_verbs;
 }
 
 static void answer_control(struct dsc_link *link)
@@ -297,7 +254,7 @@ static void answer_control(struct dsc_link *link)
         snprintf(reply.detail, sizeof(reply.detail), "rank %d was told to use %s", net->rank,
                  setup->ops->name);
     else
-        accepted = !needs_means(setup->ops) || accept_means(link, hello.detail, &reply);
+        accepted = accept_means(link, &hello, &reply);
     if (!accepted)
         setup->state = DSC_SETUP_REFUSED;
     else
@@ -324,7 +281,7 @@ void dsc_setup_answer(struct dsc_link *link)
 /* Over verbs the one says that the connector can receive; it is closed again. */
 static uint32_t n_data_links(const struct dsc_net *net, const struct dsc_setup *setup)
 {
-    if (setup->ops == &dsc_transport_shm)
+    if (setup->ops == &dsc_transport_shm || setup->ops == &dsc_transport_nccl_net)
         return 0;
     return setup->ops == &dsc_transport_verbs ? 1 : net->params.n_socks;
 }
@@ -352,7 +309,7 @@ static bool take_answer(struct dsc_net *net, int peer, const struct dsc_hello *a
 {
     struct dsc_setup *const setup = &net->peers[peer].setup;
     const struct dsc_transport_ops *const ops = find_ops(answer->transport);
-    char text[DSC_SEGMENT_TEXT_BYTES];
+    char text[DSC_MEANS_TEXT_BYTES];
 
     if (!dsc_setup_check_slots(net, peer, answer->slot_bytes))
         return false;
@@ -363,16 +320,12 @@ static bool take_answer(struct dsc_net *net, int peer, const struct dsc_hello *a
     }
     if (ops != setup->ops)
         fall_back(net, peer, "the other side cannot map it");
-    if (!needs_means(setup->ops))
-        return true;
-
-    const char *const why = setup->ops == &dsc_transport_shm
-                                ? dsc_segment_map(&setup->segment, segment_bytes(net), text)
-                                : dsc_verbs_join(setup->verbs, answer->detail, text);
+    const struct dsc_means *const means = dsc_means_of(setup->ops);
+    const char *const why = means != NULL ? means->join(net, peer, answer, text) : NULL;
 
     if (why != NULL)
-        dsc_net_set_error(net, DSCOMM_ERR_SYSTEM, net->rank, "%s with rank %d: %s",
-                          means(setup->ops), peer, why);
+        dsc_net_set_error(net, DSCOMM_ERR_SYSTEM, net->rank, "%s with rank %d: %s", means->what,
+                          peer, why);
     return why == NULL;
 }
 
@@ -433,8 +386,6 @@ void dsc_setup_fini(struct dsc_setup *setup)
     for (uint32_t i = 0; i < DSC_NET_SOCKS_MAX; i++)
         dsc_held_close(&setup->data_held[i]);
     setup->has_data = 0;
-    dsc_segment_fini(&setup->segment);
-    dsc_verbs_discard(setup->verbs);
-    setup->verbs = NULL;
+    dsc_means_drop(setup);
     dsc_loopback_withdraw(setup);
 }

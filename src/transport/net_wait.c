@@ -2,11 +2,13 @@
 /*
  * Waiting. An endpoint that gets its data from memory sleeps on its bells' futex words, in slices,
  * so that its control sockets are looked at in between; one that gets data from sockets sleeps in
- * epoll and is woken there by ringers too.
+ * epoll and is woken there by ringers too. Where some connections have neither, those of net
+ * plugins, it sleeps for moments.
  */
 #include "transport/net_internal.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -16,6 +18,9 @@
 #define SLICE_NS 10000000u
 #define EPOLL_SLICE_MS 250u /* a broken data socket is judged by the clock */
 #define SPINS_PER_LOOK 16
+/* Sleeps beside connections that cannot end one. */
+#define NAP_MIN_NS 20000u
+#define NAP_MAX_NS 1000000u
 
 /* ---- bells ---- */
 
@@ -145,8 +150,31 @@ static bool spin(struct dsc_net *net, uint64_t now_ns, uint64_t until_ns)
     return false;
 }
 
+/* An eighth of the time in which nothing came, so that no message comes much later by it. */
+static uint64_t nap_ns(struct dsc_net *net)
+{
+    const uint64_t now_ns = dsc_now_ns();
+
+    if (net->idle_completions != net->n_completions)
+        net->idle_since_ns = now_ns;
+    net->idle_completions = net->n_completions;
+    return dsc_min_u64(NAP_MIN_NS + (now_ns - net->idle_since_ns) / 8, NAP_MAX_NS);
+}
+
+static void nap(struct dsc_net *net, uint64_t timeout_ns)
+{
+    struct pollfd set = { .fd = net->epoll_fd, .events = POLLIN };
+    const struct timespec length = { .tv_nsec = (long)dsc_min_u64(timeout_ns, nap_ns(net)) };
+
+    (void)ppoll(&set, 1, &length, NULL);
+}
+
 static void sleep_in_epoll(struct dsc_net *net, uint64_t timeout_ns)
 {
+    if (net->n_silent > 0) {
+        nap(net, timeout_ns);
+        return;
+    }
     const uint64_t timeout_ms = dsc_min_u64(dsc_ceil_div(timeout_ns, 1000000u), EPOLL_SLICE_MS);
     struct epoll_event event;
 

@@ -38,6 +38,10 @@ void dsc_setup_look(struct dsc_net *net, int peer)
         dsc_loopback_look(net, peer);
     if (setup->state == DSC_SETUP_DATA)
         look_at_control(net, peer);
+    /* An error is told over the connection as it is. */
+    if (setup->state == DSC_SETUP_JOIN &&
+        (!net->peers[peer].conn->is_joining || net->error != DSCOMM_OK))
+        setup->state = DSC_SETUP_NONE;
     if (setup->state != DSC_SETUP_CONTROL || setup->watched || net->rank > peer ||
         dsc_now_ns() - setup->begin_ns < PATIENCE_NS)
         return;

@@ -4,7 +4,8 @@
  *   netif*.c     which address to use            handshake.c  peers prove the key to each other
  *   bootstrap*.c unique id, rendezvous, table    net_*.c      a rank's endpoint
  *   ring.c       slots and doorbells in memory   control.c    errors and ends of a pair
- *   {loopback,shm,tcp,verbs}.c   the ops tables      verbs_*.c   RDMA devices and queue pairs
+ *   {loopback,shm,tcp,verbs,nccl_net}.c   the ops tables
+ *   verbs_*.c    RDMA devices and queue pairs      nccl_*.c     net plugins of NCCL's
  *
  * A connection carries messages in one order per direction, numbered from 0 for its whole life.
  * Each side has a ring of n_slots slots per direction. The sender takes the slot of message i as
@@ -116,7 +117,7 @@ struct dsc_conn;
 struct dsc_transport_ops;
 
 struct dsc_net_params {
-    const char *transport; /* "auto", "loopback", "shm", "verbs", "tcp" */
+    const char *transport; /* "auto", "loopback", "shm", "verbs", "tcp", "nccl_net" */
     size_t slot_bytes;     /* payload of the largest message; equal on all ranks */
     uint32_t n_slots;      /* window: messages in flight per peer and direction */
     uint32_t n_socks;      /* TCP sockets per peer */
@@ -270,10 +271,11 @@ struct dsc_conn {
     /* Kept by the backend. */
     uint64_t rx_end; /* what rx_expect() said last */
     bool peer_left;  /* it said goodbye: what it posted still arrives, then nothing */
+    bool is_joining; /* dsc_net_connect() waits for the rest of it, which progress does */
 };
 
 extern const struct dsc_transport_ops dsc_transport_loopback, dsc_transport_shm,
-    dsc_transport_verbs, dsc_transport_tcp;
+    dsc_transport_verbs, dsc_transport_tcp, dsc_transport_nccl_net;
 /* All transports, best first. */
 const struct dsc_transport_ops *const *dsc_transports(size_t *n_out);
 
@@ -290,6 +292,14 @@ bool dsc_transport_no_arm(struct dsc_conn *conn);
  * none is DSCOMM_ERR_UNSUPPORTED. Settings that do not fit what is here are DSCOMM_ERR_ENV.
  */
 dscomm_status_t dsc_verbs_probe(enum dsc_rdma_wish wish, uint64_t *key_out);
+
+/*
+ * Loads the net plugin that DSCOMM_NET_PLUGIN names, until it was dropped as often as held; its
+ * name as a word. An endpoint with transport nccl_net holds it. Threads: any.
+ */
+#define DSC_NCCL_NAME_BYTES 48
+dscomm_status_t dsc_nccl_net_hold(char name_out[DSC_NCCL_NAME_BYTES]);
+void dsc_nccl_net_drop(void);
 
 /* ---- fault injection, loopback only, for tests ---- */
 enum dsc_fault_kind {

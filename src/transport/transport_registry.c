@@ -5,10 +5,8 @@
 #include <string.h>
 
 static const struct dsc_transport_ops *const transports[] = {
-    &dsc_transport_loopback,
-    &dsc_transport_shm,
-    &dsc_transport_verbs,
-    &dsc_transport_tcp,
+    &dsc_transport_loopback, &dsc_transport_shm,      &dsc_transport_verbs,
+    &dsc_transport_tcp,      &dsc_transport_nccl_net,
 };
 
 const struct dsc_transport_ops *const *dsc_transports(size_t *n_out)

@@ -48,7 +48,7 @@ class Options(unittest.TestCase):
         (('-u', '-1'), ('-u', '0 to')),
         (('-I', '2'), ('-I', '0 or 1')),
         (('--feedback', 'yes'), ('--feedback', '0 or 1')),
-        (('--transport', 'pigeon'), ('--transport', 'auto shm tcp loopback')),
+        (('--transport', 'pigeon'), ('--transport', 'auto shm verbs tcp nccl_net loopback')),
         (('--data', 'none'), ('--data', 'normal lm cnn file:PATH')),
         (('--data', 'file:/nonexistent.grad'), ('--data', '/nonexistent.grad')),
         (('-J', '/nonexistent/x.json'), ('-J', '/nonexistent/x.json')),

@@ -168,7 +168,7 @@ class Failures(Case):
         for words, text in ((['-g', '0'], "-g '0': allowed: 1 to 1024"),
                             (['-B', '5'], "-B '5': allowed: 20 to 600000"),
                             (['-t', 'x'], "-t 'x': allowed: 1 to 256"),
-                            (['--transport', 'pigeon'], 'allowed: auto shm tcp loopback'),
+                            (['--transport', 'pigeon'], 'allowed: auto shm verbs tcp nccl_net loopback'),
                             (['-o', ''], "-o '': allowed: a file name"),
                             (['-g'], 'a value is missing'),
                             (['--nonsense'], 'not known'), (['word'], 'not known')):

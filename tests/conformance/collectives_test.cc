@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "support/collectives.h"
+#include "support/transports.h"
 
 namespace {
 
@@ -297,7 +298,7 @@ std::vector<const char *> transports()
 {
     if (std::getenv("DSC_VM") != nullptr)
         return { "verbs" };
-    return { "loopback", "shm", "tcp" };
+    return and_net_plugin({ "loopback", "shm", "tcp" });
 }
 
 INSTANTIATE_TEST_SUITE_P(, Every, testing::ValuesIn(transports()),

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "support/collectives.h"
+#include "support/transports.h"
 #include "support/world.h"
 
 #include "support/internal_begin.h"
@@ -288,7 +289,8 @@ TEST_P(Mismatch, ARankThatLeavesIsNamed)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Mismatch, testing::Values("loopback", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(, Mismatch,
+                         testing::ValuesIn(and_net_plugin({ "loopback", "shm", "tcp" })),
                          [](const auto &p) { return std::string(p.param); });
 
 /* ---- injected faults ---- */

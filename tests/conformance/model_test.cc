@@ -13,6 +13,7 @@
 
 #include "support/choose.h"
 #include "support/golden_calls.h"
+#include "support/transports.h"
 #include "support/world.h"
 
 namespace {
@@ -227,10 +228,15 @@ TEST(Model, Shm)
     run_all("shm", 1, 768, false, 9);
 }
 
-TEST(Model, Tcp)
+class ModelOver : public testing::TestWithParam<const char *> {};
+
+TEST_P(ModelOver, InPlaceTwoThreads)
 {
-    run_all("tcp", 2, 512, true, 9);
+    run_all(GetParam(), 2, 512, true, 9);
 }
+
+INSTANTIATE_TEST_SUITE_P(, ModelOver, testing::ValuesIn(and_net_plugin({ "tcp" })),
+                         [](const auto &p) { return std::string(p.param); });
 
 TEST(Model, Verbs)
 {

@@ -22,7 +22,7 @@ LIBRARY = ('src/', 'kernels/')  # folders of what is installed; a module is a fo
 PERF_INTERNAL = {  # may look inside the library
     'codec_error.c', 'codec_perf.c', 'codec_perf_cuda.c', 'codec_perf_host.c', 'dscomm_info.c',
     'dscomm_sim.c', 'gpu.h', 'gpu_device.c', 'gpu_hashes.c', 'gpu_timings.c', 'info_profile.c',
-    'link_perf.c', 'rates_table.h', 'stage_bench.c', 'virtual_ranks.c'}
+    'link_perf.c', 'net_perf.c', 'rates_table.h', 'stage_bench.c', 'virtual_ranks.c'}
 
 PRIVATE_VERSION = 'DSCOMM_PRIVATE'  # of the map: for libdscomm_cuda alone
 CUDA_HEADERS = {'include/dscomm/nccl.h'}  # of libdscomm_cuda, which has a map of its own

@@ -226,9 +226,9 @@ TEST_F(CoreTest, EnvEmptyNumberIsBad)
 
 TEST_F(CoreTest, EnvBadWordsNameWhatIsAllowed)
 {
-    expect_refused("DSCOMM_TRANSPORT", "rdma", "auto loopback shm verbs tcp");
-    expect_refused("DSCOMM_TRANSPORT", "tc", "auto loopback shm verbs tcp");
-    expect_refused("DSCOMM_TRANSPORT", "shm tcp", "auto loopback shm verbs tcp");
+    expect_refused("DSCOMM_TRANSPORT", "rdma", "auto loopback shm verbs tcp nccl_net");
+    expect_refused("DSCOMM_TRANSPORT", "tc", "auto loopback shm verbs tcp nccl_net");
+    expect_refused("DSCOMM_TRANSPORT", "shm tcp", "auto loopback shm verbs tcp nccl_net");
     expect_refused("DSCOMM_LOG_LEVEL", "loud", "error warn info debug");
 }
 

@@ -277,7 +277,7 @@ TEST(Net, RankThatDiedWithItsSegmentIsLost)
         world.peers[1].process_id = 2;
         dsc_net *const net = world.create(0);
         std::thread other([&] {
-            constexpr size_t kGreeting = 44, kProof = 44 + 184 + 32;
+            constexpr size_t kGreeting = 44, kProof = 44 + 192 + 32;
             const int fd = connect_to(world.port(0));
             int pair[2];
             uint8_t bytes[kProof];

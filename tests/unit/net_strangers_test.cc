@@ -208,11 +208,11 @@ class DamagingProxy {
     std::thread thread_;
 };
 
-/* Rank 1 sends through the proxy; 260 bytes of handshake go before its first message. */
+/* Rank 1 sends through the proxy; 268 bytes of handshake go before its first message. */
 void damage(size_t at, bool crc, dscomm_status_t expected, const char *why)
 {
     World world(2, "tcp");
-    constexpr size_t kHandshake = 44 + 184 + 32;
+    constexpr size_t kHandshake = 44 + 192 + 32;
     DamagingProxy proxy(world.port(0), kHandshake + at);
     const std::vector<uint8_t> address(proxy.address.bytes, proxy.address.bytes + DSC_ADDR_BYTES);
 

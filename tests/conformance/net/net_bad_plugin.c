@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A plugin that is bad in one way, NET_BAD, around a good one, NET_BAD_INNER: the conformance tests
- * must find each.
+ * must find each of the first eight. The others break down, which is a transport's to notice.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -11,11 +11,27 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "net_load.h"
+#include "transport/nccl_load.h"
 
-enum bad { REORDER, UNWRITTEN, LEAK, SIZE, FLAG_FIRST, BLOCK, CLOSE_ERROR, HANDLE, N_BAD };
+enum bad {
+    REORDER,
+    UNWRITTEN,
+    LEAK,
+    SIZE,
+    FLAG_FIRST,
+    BLOCK,
+    CLOSE_ERROR,
+    HANDLE,
+    NEVER_DONE,
+    TEST_ERROR,
+    HUGE_SIZE,
+    DAMAGE,
+    N_BAD
+};
 static const char *const names[N_BAD] = { "reorder",    "unwritten",     "leak",        "size",
-                                          "flag_first", "block_connect", "close_error", "handle" };
+                                          "flag_first", "block_connect", "close_error", "handle",
+                                          "never_done", "test_error",    "huge_size",   "damage" };
+#define GOOD_TESTS 100 /* after so many requests are done it begins to break down */
 
 #define EXPORT __attribute__((visibility("default")))
 #define N_REQUESTS 4096
@@ -27,7 +43,8 @@ struct request {
     void *data, *mr;
     size_t bytes;
     int tag, n_tests;
-    uint64_t *target; /* FLAG_FIRST */
+    uint8_t *received; /* DAMAGE */
+    uint64_t *target;  /* FLAG_FIRST */
     uint64_t *staged;
     size_t room;
 };
@@ -37,6 +54,7 @@ static enum bad bad;
 static struct request requests[N_REQUESTS];
 static unsigned next_request;
 static struct request *held;
+static int n_done;
 
 static nccl_result_t bad_init(void **ctx, uint64_t comm_id, struct nccl_comm_config *config,
                               nccl_logger_t *logger, nccl_profiler_t *profiler)
@@ -45,7 +63,7 @@ static nccl_result_t bad_init(void **ctx, uint64_t comm_id, struct nccl_comm_con
     char error[512];
 
     if (net == NULL) {
-        net = path != NULL ? net_load(path, 12, error, sizeof(error)) : NULL;
+        net = path != NULL ? dsc_nccl_load(path, 12, error, sizeof(error)) : NULL;
         for (bad = 0; mode == NULL || (bad < N_BAD && strcmp(names[bad], mode) != 0);)
             bad++;
     }
@@ -56,7 +74,7 @@ static nccl_result_t bad_init(void **ctx, uint64_t comm_id, struct nccl_comm_con
 
 __attribute__((destructor)) static void unload(void)
 {
-    net_unload();
+    dsc_nccl_unload();
 }
 
 static nccl_result_t bad_devices(int *n)
@@ -181,6 +199,7 @@ static nccl_result_t bad_irecv(void *comm, int n, void **data, size_t *bytes, in
     }
     result = net->irecv(comm, n, &buffer, bytes, tags, mrs, profilers, &inner);
     mine->inner = inner;
+    mine->received = data[0];
     if (inner == NULL && bad == UNWRITTEN)
         return result;
     *request = inner != NULL ? mine : NULL;
@@ -195,6 +214,19 @@ static void publish_flags_first(struct request *request, size_t bytes)
     usleep(100);
     memcpy(request->target, request->staged, bytes);
     free(request->staged);
+}
+
+static nccl_result_t break_down(struct request *request, int *done, int *bytes)
+{
+    if (*done == 0 || ++n_done < GOOD_TESTS)
+        return NCCL_SUCCESS;
+    if (bad == NEVER_DONE)
+        *done = 0;
+    if (bad == HUGE_SIZE && bytes != NULL)
+        bytes[0] = 1 << 30;
+    if (bad == DAMAGE && request->received != NULL)
+        request->received[100] ^= 1;
+    return bad == TEST_ERROR ? NCCL_REMOTE_ERROR : NCCL_SUCCESS;
 }
 
 static nccl_result_t bad_test(void *request, int *done, int *bytes)
@@ -217,7 +249,7 @@ static nccl_result_t bad_test(void *request, int *done, int *bytes)
         publish_flags_first(mine, (size_t)sizes[0]);
     if (*done && bytes != NULL)
         bytes[0] = sizes[0] + (bad == SIZE);
-    return result;
+    return result == NCCL_SUCCESS ? break_down(mine, done, bytes) : result;
 }
 
 static nccl_result_t bad_iflush(void *comm, int n, void **data, int *bytes, void **mrs,

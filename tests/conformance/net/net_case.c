@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "net_load.h"
+#include "transport/nccl_load.h"
 
 const struct nccl_net_v12 *net;
 int slowness = 1;
@@ -88,7 +88,7 @@ void load_plugin(void)
 {
     char error[512];
 
-    net = net_load(options.plugin, options.abi, error, sizeof(error));
+    net = dsc_nccl_load(options.plugin, options.abi, error, sizeof(error));
     CHECK(net != NULL, "%s", error);
 }
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <sys/types.h>
 
-#include "nccl_abi.h"
+#include "transport/nccl_abi.h"
 
 extern int slowness; /* of this machine: 1, or more in an emulated one */
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "net_case.h"
-#include "net_load.h"
+#include "transport/nccl_load.h"
 
 static bool may_export(const char *name)
 {
@@ -61,7 +61,7 @@ static void case_symbols(void)
             check_symbols(file, &sections[i], &sections[sections[i].sh_link]);
     close(fd);
     load_plugin(); /* RTLD_NOW: nothing is undefined */
-    net_unload();
+    dsc_nccl_unload();
 }
 
 static void case_properties(void)
@@ -128,7 +128,7 @@ static void one_cycle(void)
     dereg(ends.recv, recv_mr);
     close_ends(&ends);
     OK(net->finalize(ctx));
-    net_unload();
+    dsc_nccl_unload();
 }
 
 /* Memory may grow while other libraries warm up: hence the first cycles do not count. */

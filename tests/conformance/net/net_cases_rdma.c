@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "net_case.h"
-#include "net_load.h"
+#include "transport/nccl_load.h"
 
 #define N_MESSAGES 40
 
@@ -317,7 +317,7 @@ static void case_port_down(void)
     shell("ip link set veth0 down; sleep 0.3");
     load_plugin();
     check_init_fails("no RDMA port is active: rxe0:1 is down");
-    net_unload();
+    dsc_nccl_unload();
     setenv("DSCOMM_NET", "auto", 1);
     load_plugin();
     ctx = start_plugin();
@@ -360,7 +360,7 @@ static void case_kinds_differ(void)
     OK(net->listen(ctx, 0, handle.bytes, &listen));
     OK(net->close_listen(listen));
     OK(net->finalize(ctx));
-    net_unload();
+    dsc_nccl_unload();
     setenv("DSCOMM_NET", "tcp", 1);
     load_plugin();
     ctx = start_plugin();

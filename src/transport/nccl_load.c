@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net_load.h"
+#include "transport/nccl_load.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -220,11 +220,11 @@ static struct nccl_net_v12 adapted = {
     .finalize = load_finalize,
 };
 
-const struct nccl_net_v12 *net_load(const char *path, int version, char *error_text,
-                                    size_t error_bytes)
+const struct nccl_net_v12 *dsc_nccl_load(const char *path, int version, char *error_text,
+                                         size_t error_bytes)
 {
-    const int newest = version != 0 ? version : NET_LOAD_NEWEST;
-    const int oldest = version != 0 ? version : NET_LOAD_OLDEST;
+    const int newest = version != 0 ? version : DSC_NCCL_NEWEST;
+    const int oldest = version != 0 ? version : DSC_NCCL_OLDEST;
 
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
@@ -244,16 +244,21 @@ const struct nccl_net_v12 *net_load(const char *path, int version, char *error_t
         return &adapted;
     }
     snprintf(error_text, error_bytes, "%s has no ncclNetPlugin_v%d to v%d", path, oldest, newest);
-    net_unload();
+    dsc_nccl_unload();
     return NULL;
 }
 
-const void *net_load_table(void)
+const void *dsc_nccl_table(void)
 {
     return table.any;
 }
 
-void net_unload(void)
+int dsc_nccl_version(void)
+{
+    return loaded_version;
+}
+
+void dsc_nccl_unload(void)
 {
     if (library != NULL)
         dlclose(library);
