@@ -239,6 +239,7 @@ static void case_tuner_v2(void)
     stop(ctx);
     setenv("NCCL_ALGO", "ring", 1);
     load(2);
+    v2 = table_of_version; /* perhaps elsewhere than before */
     ctx = start(16, 2, NULL);
     OK(v2->get_coll_info(ctx, NCCL_ALL_REDUCE, 100, 0, 0, 1, &algo, &proto, &n_channels));
     CHECK(algo == -1 && proto == -1, "NCCL_ALGO was overridden");
