@@ -57,7 +57,7 @@ inline uint64_t new_job()
 class World {
   public:
     World(int n_ranks, const char *transport)
-        : peers(static_cast<size_t>(n_ranks)), params{ transport, 65536, 4, 1, true, 5000, 20000 },
+        : peers(static_cast<size_t>(n_ranks)), params{ transport, 65536, 4, 1, true, 20000, 20000 },
           job_(new_job())
     {
         for (int r = 0; r < n_ranks; r++) {
@@ -184,7 +184,7 @@ class World {
 
 /* Progresses until done() or an error or the limit; what the last progress said. */
 inline dscomm_status_t drive(dsc_net *net, const std::function<bool()> &done,
-                             int limit_ms = 5000 * slowness())
+                             int limit_ms = 30000 * slowness())
 {
     const uint64_t deadline_ns = dsc_deadline_ns(limit_ms);
 
