@@ -17,14 +17,19 @@ import statistics
 import subprocess
 import time
 
-# tbf cuts a GSO packet (up to 64 KiB) that is larger than its bucket into wire packets before it
-# sends them, which costs CPU that a real network card would not take from the ranks. So a bucket
-# holds one such packet with the headers of its wire packets, which count too, and no more: what
-# lies in the bucket passes on credit, faster than any link of that rate. Measured at 1 Gbit/s with
-# four flows: 72000 bytes carry as much as 256 KiB, 65536 half of it. 50 ms of queue: no drops
-# before TCP notices the delay.
-BURST_BYTES = 72000
+# tbf cuts a GSO packet that is larger than its bucket into wire packets before it sends them, which
+# costs CPU that a real network card would not take from the ranks. So a bucket holds one such packet
+# with the headers of its wire packets, which count too, and no more: what lies in the bucket passes
+# on credit, faster than any link of that rate. Measured at 1 Gbit/s with four flows and packets of
+# 64 KiB: 72000 bytes carry as much as 256 KiB, 65536 half of it. 50 ms of queue: no drops before TCP
+# notices the delay.
+PACKET_BYTES = 65536
 LATENCY_MS = 50
+
+
+def burst_bytes(packet_bytes=PACKET_BYTES):
+    """Bucket of a link whose ranks send packets of at most this length."""
+    return packet_bytes * 11 // 10
 
 
 class Failed(Exception):
@@ -92,10 +97,11 @@ class Network(Children):
     """The namespaces, gone when closed, whatever happened before."""
     interface = 'eth0'
 
-    def __init__(self, n_ranks, rate, cpus=None):
+    def __init__(self, n_ranks, rate, cpus=None, packet_bytes=PACKET_BYTES):
         """cpus: of each rank, as taskset -c takes them, where namespaces stand for hosts that share
-        no CPUs."""
+        no CPUs. packet_bytes: longest packet before segmentation; less credit, more CPU time."""
         self.cpus = cpus
+        self.packet_bytes = packet_bytes
         tag = 'dsc%d' % os.getpid()
         self.switch = tag + 'sw'
         self.prefix = tag + 'r'  # of the ranks' names; their number follows
@@ -122,8 +128,10 @@ class Network(Children):
         sh('ip', '-n', name, 'addr', 'add', self.address(i) + '/24', 'dev', 'eth0')
         sh('ip', '-n', name, 'link', 'set', 'eth0', 'up')
         for netns, device in ((name, 'eth0'), (self.switch, port)) if rate else ():
+            sh('ip', '-n', netns, 'link', 'set', 'dev', device, 'gso_max_size',
+               str(self.packet_bytes))
             sh('tc', '-n', netns, 'qdisc', 'add', 'dev', device, 'root', 'tbf', 'rate', rate,
-               'burst', str(BURST_BYTES), 'latency', '%dms' % LATENCY_MS)
+               'burst', str(burst_bytes(self.packet_bytes)), 'latency', '%dms' % LATENCY_MS)
 
     @staticmethod
     def address(i):

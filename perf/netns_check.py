@@ -100,7 +100,7 @@ def report(args, rounds):
                v['limit'] or '-', 100 * v['wire_error'], 'ok' if v['ok'] else 'TOO FAR OFF'))
     if args.json:
         with open(args.json, 'w', encoding='utf-8') as handle:
-            json.dump({'size': args.size, 'rate': args.rate, 'burst_bytes': netns.BURST_BYTES,
+            json.dump({'size': args.size, 'rate': args.rate, 'burst_bytes': netns.burst_bytes(),
                        'latency_ms': netns.LATENCY_MS, 'verdicts': verdicts, 'rounds': rounds},
                       handle, indent=1)
             handle.write('\n')

@@ -10,7 +10,7 @@ import sys
 import time
 
 import sides
-from netns import LATENCY_MS, BURST_BYTES, Failed, Network
+from netns import LATENCY_MS, Failed, Network, burst_bytes
 
 CODECS = ('none', 'bf16', 'fp16', 'int8', 'fp8', 'fp8:e5m2', 'int4', 'topk:0.01', 'topk:0.001,int8')
 SLOW_CODECS = ('topk:0.01', 'topk:0.001,int8')
@@ -101,7 +101,7 @@ def measure_over_links(args, rate, others, codecs, shape):
         rows = alternate(stage, jobs, *shape,
                          before_round=lambda: raw.append(net.raw_rate(args.raw_seconds)))
         versions = {name: side.version for name, side in stage.sides.items()}
-    return {'ranks': LINK_RANKS, 'rate': rate, 'burst_bytes': BURST_BYTES,
+    return {'ranks': LINK_RANKS, 'rate': rate, 'burst_bytes': burst_bytes(),
             'latency_ms': LATENCY_MS, 'raw_bytes_per_s': statistics.median(raw),
             'raw_rounds': raw, 'rounds': shape[1], 'absent': absent, 'versions': versions,
             'rows': rows}
