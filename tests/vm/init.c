@@ -249,20 +249,20 @@ static void enter_root(void)
     mount_at("tmpfs", "/over", "size=80%");
     make_dir("/over/up");
     make_dir("/over/work");
-    make_dir("/root");
-    must(mount("overlay", "/root", "overlay", 0,
+    make_dir("/newroot");
+    must(mount("overlay", "/newroot", "overlay", 0,
                "lowerdir=/lower,upperdir=/over/up,workdir=/over/work,xino=off") == 0,
          "overlay");
     for (size_t i = 0; i < 3; i++) {
-        char from[16], to[24];
+        char from[16], to[32];
 
         snprintf(from, sizeof(from), "/%s", kept[i]);
-        snprintf(to, sizeof(to), "/root/%s", kept[i]);
+        snprintf(to, sizeof(to), "/newroot/%s", kept[i]);
         make_dir(to);
         must(mount(from, to, NULL, MS_BIND | MS_REC, NULL) == 0, to);
     }
-    mount_at("tmpfs", "/root/run", "mode=755");
-    must(chroot("/root") == 0, "chroot");
+    mount_at("tmpfs", "/newroot/run", "mode=755");
+    must(chroot("/newroot") == 0, "chroot");
 }
 
 static void set_clock(const char *seconds)

@@ -32,12 +32,16 @@ def command_lines():
             pass  # it has ended
 
 
-# A server on one device, a client on the other; the client's result is the script's.
+# A server on one device, a client on the other; the client's result is the script's. The server is
+# not waited for: one whose last acknowledgement was lost may never learn that the client has ended.
 PING_PONG = '''{before}
-ibv_rc_pingpong -d rxe1 -g 1 -n {rounds} -c >/dev/null &
-until grep -q :4853 /proc/net/tcp; do sleep 0.1; done # 18515, the server's port
+timeout 90 ibv_rc_pingpong -d rxe1 -g 1 -n {rounds} -c >/dev/null &
+until grep -q :4853 /proc/net/tcp; do # 18515, the server's port
+    kill -0 $! || exit 2
+    sleep 0.1
+done
 timeout 60 ibv_rc_pingpong -d rxe0 -g 1 -n {rounds} -c 127.0.0.1 || exit 1
-wait
+kill $!
 tc -s qdisc show dev veth0
 '''
 
