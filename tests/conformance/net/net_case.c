@@ -453,3 +453,22 @@ int count_entries(const char *folder)
     closedir(dir);
     return n;
 }
+
+void begin_ends(struct ends *ends)
+{
+    load_plugin();
+    memset(ends, 0, sizeof(*ends));
+    ends->ctx = start_plugin();
+    handle_prepare(&ends->handle);
+    OK(net->listen(ends->ctx, 0, ends->handle.bytes, &ends->listen));
+    CHECK(ends->listen != NULL, "listen() gave nothing");
+    handle_check(&ends->handle);
+}
+
+void end_ends(struct ends *ends)
+{
+    finish_ends(ends);
+    close_ends(ends);
+    OK(net->close_listen(ends->listen));
+    OK(net->finalize(ends->ctx));
+}

@@ -80,6 +80,9 @@ struct ends {
 };
 /* Both ends in this thread, by turns. */
 void connect_ends(struct ends *ends, void *ctx);
+/* Loads and starts the plugin and listens on its first device; the other way round. */
+void begin_ends(struct ends *ends);
+void end_ends(struct ends *ends);
 void finish_ends(struct ends *ends); /* of a listener that is there, and of what was begun */
 void close_ends(struct ends *ends);
 

@@ -6,43 +6,24 @@
 
 #include "net_case.h"
 
-static void begin(struct ends *ends)
-{
-    load_plugin();
-    memset(ends, 0, sizeof(*ends));
-    ends->ctx = start_plugin();
-    handle_prepare(&ends->handle);
-    OK(net->listen(ends->ctx, 0, ends->handle.bytes, &ends->listen));
-    CHECK(ends->listen != NULL, "listen() gave nothing");
-    handle_check(&ends->handle);
-}
-
-static void finish(struct ends *ends)
-{
-    finish_ends(ends);
-    close_ends(ends);
-    OK(net->close_listen(ends->listen));
-    OK(net->finalize(ends->ctx));
-}
-
 static void case_connect_first(void)
 {
     struct ends ends;
 
-    begin(&ends);
+    begin_ends(&ends);
     for (int i = 0; i < 50 && ends.send == NULL; i++, usleep(1000))
         ends.send = try_connect(ends.ctx, ends.handle.bytes);
-    finish(&ends);
+    end_ends(&ends);
 }
 
 static void case_accept_first(void)
 {
     struct ends ends;
 
-    begin(&ends);
+    begin_ends(&ends);
     for (int i = 0; i < 50; i++, usleep(1000))
         CHECK(try_accept(ends.listen) == NULL, "a connection from nobody");
-    finish(&ends);
+    end_ends(&ends);
 }
 
 /* Both ends are left where they are: the peer was aborted. */
@@ -50,7 +31,7 @@ static void case_peer_never_comes(void)
 {
     struct ends ends;
 
-    begin(&ends);
+    begin_ends(&ends);
     for (int i = 0; i < 20; i++, usleep(1000))
         CHECK(try_accept(ends.listen) == NULL, "a connection from nobody");
     OK(net->close_listen(ends.listen));
@@ -62,7 +43,7 @@ static void case_connect_abandoned(void)
     struct ends ends;
     void *recv = NULL;
 
-    begin(&ends);
+    begin_ends(&ends);
     ends.send = try_connect(ends.ctx, ends.handle.bytes);
     memset(ends.handle.bytes, 0, sizeof(ends.handle.bytes)); /* NCCL frees it */
     for (int i = 0; i < 20 && recv == NULL; i++, usleep(1000))
@@ -80,7 +61,7 @@ static void case_listener_reused(void)
 {
     struct ends ends;
 
-    begin(&ends);
+    begin_ends(&ends);
     for (int i = 0; i < 4; i++) {
         uint8_t copy[NCCL_HANDLE_BYTES];
         void *send = NULL, *recv = NULL;
@@ -97,7 +78,7 @@ static void case_listener_reused(void)
         OK(net->close_send(send));
         OK(net->close_recv(recv));
     }
-    finish(&ends);
+    end_ends(&ends);
 }
 
 /* NCCL closes the listener at once, and the sender may not know yet that it is connected. */
@@ -121,7 +102,7 @@ static void case_foreign_handle(void)
     nccl_result_t result = NCCL_SUCCESS;
     const double end = now_s() + 5;
 
-    begin(&ends);
+    begin_ends(&ends);
     for (size_t i = 0; i < sizeof(ends.handle.bytes); i++)
         ends.handle.bytes[i] = (uint8_t)(ends.handle.bytes[i] ^ 0x55);
     while (result == NCCL_SUCCESS && comm == NULL && now_s() < end) {

@@ -15,23 +15,6 @@
 #define N_CONNECTIONS_OLD 50 /* by older versions of the interface: the same code; or slowly */
 #define FEW_DESCRIPTORS 256
 
-static void begin(struct ends *ends)
-{
-    load_plugin();
-    memset(ends, 0, sizeof(*ends));
-    ends->ctx = start_plugin();
-    handle_prepare(&ends->handle);
-    OK(net->listen(ends->ctx, 0, ends->handle.bytes, &ends->listen));
-}
-
-static void finish(struct ends *ends)
-{
-    finish_ends(ends);
-    close_ends(ends);
-    OK(net->close_listen(ends->listen));
-    OK(net->finalize(ends->ctx));
-}
-
 static int stranger(const uint8_t *handle)
 {
     struct sockaddr_in addr = { .sin_family = AF_INET };
@@ -51,7 +34,7 @@ static void meet_among(int n_strangers, bool all_silent)
     struct ends ends;
     int n = 0;
 
-    begin(&ends);
+    begin_ends(&ends);
     for (; n < n_strangers && is_dscomm_tcp(ends.handle.bytes); n++) {
         fds[n] = stranger(ends.handle.bytes);
         if (!all_silent && n % 3 == 1)
@@ -59,7 +42,7 @@ static void meet_among(int n_strangers, bool all_silent)
         if (!all_silent && n % 3 == 2)
             shutdown(fds[n], SHUT_WR);
     }
-    finish(&ends);
+    end_ends(&ends);
     for (int i = 0; i < n; i++)
         close(fds[i]);
 }
@@ -105,7 +88,7 @@ static void case_no_descriptors(void)
     void *comm = NULL;
     int n;
 
-    begin(&ends);
+    begin_ends(&ends);
     memcpy(copy, ends.handle.bytes, sizeof(copy));
     limit_descriptors(FEW_DESCRIPTORS);
     ends.send = try_connect(ends.ctx, ends.handle.bytes);
@@ -118,7 +101,7 @@ static void case_no_descriptors(void)
           "a connection without descriptors");
     while (n > 0)
         close(fillers[--n]);
-    finish(&ends);
+    end_ends(&ends);
 }
 
 /* ---- crowds ---- */
@@ -173,7 +156,7 @@ static void case_many_connections(void)
 
     CHECK(pairs != NULL, "memory");
     limit_descriptors(65536);
-    begin(&ends);
+    begin_ends(&ends);
     before = descriptors_left();
     open_pair(&pairs[0], &ends);
     each = before - descriptors_left();
