@@ -306,6 +306,8 @@ struct dsc_measure {
 
 /* All that a tuner looks at. Returns their number. */
 size_t dsc_measure_all(struct dsc_measure_codec codecs[DSC_SPEEDS_MAX]);
+/* Value i to measure with: bell-shaped as of gradients, not all of one size. */
+DSC_SHARED float dsc_measure_value(size_t i);
 /*
  * Measures in about budget_ms. `what` and budget_ms are the same on all ranks, and so are the
  * rates: the worst of all ranks. Codecs that the time was too short for are left out. Of one rank

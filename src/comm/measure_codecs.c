@@ -66,8 +66,8 @@ struct vectors {
     uint32_t far_ops;  /* of each step so far: the next codec goes on where the last one stopped */
 };
 
-/* Bell-shaped values as gradients have, the sum of four even ones; not all of one size. */
-static float value_at(size_t i)
+/* The sum of four even ones. */
+float dsc_measure_value(size_t i)
 {
     uint32_t x = (uint32_t)i * 2654435761u + 12345u;
     float sum = 0;
@@ -87,7 +87,7 @@ static void fill(void *vector, size_t elems, dscomm_dtype_t dtype)
 
     for (size_t i = 0; i < REPEAT; i += 256) {
         for (size_t k = 0; k < 256; k++)
-            values[k] = value_at(i + k);
+            values[k] = dsc_measure_value(i + k);
         dsc_dtype_store(dtype, (uint8_t *)vector + i * bytes, values, 256);
     }
     for (size_t i = REPEAT; i < elems; i += REPEAT)

@@ -83,19 +83,6 @@ void dsc_codec_bench_close(struct dsc_codec_bench *b)
     dsc_free(b);
 }
 
-/* Bell-shaped values as gradients have, the sum of four even ones; not all of one size. */
-static float value_at(size_t i)
-{
-    uint32_t x = (uint32_t)i * 2654435761u + 12345u;
-    float sum = 0;
-
-    for (int k = 0; k < 4; k++) {
-        x = x * 1664525u + 1013904223u;
-        sum += (float)(x >> 8) * 0x1p-24f - 0.5f;
-    }
-    return sum * (i % 97 == 0 ? 4.0f : 0.25f);
-}
-
 /*
  * The same FEW_ELEMS values again and again. bf16 are the upper halves of float32: so both types
  * have the same values, half as many of them.
@@ -109,7 +96,7 @@ static dscomm_status_t fill(struct dsc_codec_bench *b, dscomm_dtype_t dtype)
     if (values == NULL)
         return dsc_fail(DSCOMM_ERR_NO_MEMORY, "values to measure with");
     for (size_t i = 0; i < FEW_ELEMS; i++) {
-        const float value = value_at(i);
+        const float value = dsc_measure_value(i);
         uint32_t bits;
 
         memcpy(&bits, &value, sizeof(bits));
