@@ -6,6 +6,7 @@
  */
 #include "codec_perf.h"
 #include "codec/codec.h"
+#include "perf_values.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -79,20 +80,6 @@ static int usage(const char *why)
     return 2;
 }
 
-/* 0 when the text is not a number of bytes within 4 to BYTES_MAX. */
-static size_t parse_bytes(const char *text)
-{
-    char *end;
-    const unsigned long long value = strtoull(text, &end, 10);
-    const char *const units = "KMG";
-    const char *const unit = *end != '\0' ? strchr(units, *end) : NULL;
-    const unsigned shift = unit != NULL ? 10u * (unsigned)(unit - units + 1) : 0;
-
-    if (text[0] < '0' || text[0] > '9' || end[unit != NULL] != '\0' || value > BYTES_MAX >> shift)
-        return 0;
-    return (size_t)value << shift >= sizeof(float) ? (size_t)value << shift : 0;
-}
-
 static bool is_level(const char *name)
 {
     for (size_t i = 0; i < DSC_ARRAY_LEN(levels); i++) {
@@ -100,12 +87,6 @@ static bool is_level(const char *name)
             return true;
     }
     return false;
-}
-
-static bool is_data(const char *name)
-{
-    return strcmp(name, "lm") == 0 || strcmp(name, "cnn") == 0 || strcmp(name, "normal") == 0 ||
-           strncmp(name, "file:", 5) == 0;
 }
 
 /* NULL, or what is wrong. */
@@ -121,16 +102,16 @@ static const char *parse_options(int argc, char **argv, struct codec_perf_option
     int c;
 
     while ((c = getopt_long(argc, argv, "b:n:", longs, NULL)) != -1) {
-        if (c == 'b' && (opt->bytes = parse_bytes(optarg)) == 0)
+        if (c == 'b' && !perf_parse_bytes(optarg, sizeof(float), BYTES_MAX, &opt->bytes))
             return "-b takes a number of bytes";
-        if (c == 'n' && ((opt->rounds = atoi(optarg)) < 1 || opt->rounds > CODEC_PERF_ROUNDS_MAX))
+        if (c == 'n' && !perf_parse_int(optarg, 1, CODEC_PERF_ROUNDS_MAX, &opt->rounds))
             return "-n takes a number of rounds";
         if (c == 'c' && dscomm_codec(opt->codec = optarg) == NULL)
             return dscomm_last_error();
         if (c == 'l' && !is_level(opt->level = optarg))
             return "--level takes c, avx2, avx512 or neon";
-        if (c == 'd' && !is_data(opt->data = optarg))
-            return "--data takes lm, cnn, normal or file:PATH";
+        if (c == 'd' && !perf_is_data(opt->data = optarg))
+            return "--data takes " PERF_DATA;
         if (c == 'D' && !(opt->on_cuda = strcmp(optarg, "cuda") == 0) &&
             strcmp(optarg, "host") != 0)
             return "--device takes host or cuda";

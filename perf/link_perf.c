@@ -4,7 +4,6 @@
  * connections, and codecs. Prints it and writes a profile, which communicators on this machine then
  * find. Ranks are started as by the other programs.
  */
-#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 
 #include "comm/comm.h"
 #include "perf.h"
+#include "perf_values.h"
 #include "rates_table.h"
 
 #define BUDGET_MS 10000
@@ -201,7 +201,7 @@ static void print_help(const char *program)
            "  -g, --ngpus N             ranks to start on this machine; without it a launcher's\n"
            "  -t, --nthreads N          threads that compute in each rank (DSCOMM_THREADS)\n"
            "  -T, --timeout SECONDS     deadline of every wait (DSCOMM_TIMEOUT_MS)\n"
-           "      --transport NAME      auto shm verbs tcp nccl_net loopback (DSCOMM_TRANSPORT)\n"
+           "      --transport NAME      " PERF_TRANSPORTS " (DSCOMM_TRANSPORT)\n"
            "  -B, --budget MS           time to measure in, about (%d)\n"
            "      --quick               the same as -B %d\n"
            "  -o, --output FILE         the profile; none: write none (where it is looked for)\n"
@@ -214,30 +214,18 @@ static void print_help(const char *program)
 
 static bool parse_int(const struct job *job, const char *option, int min, int max, int *value_out)
 {
-    char *end;
-
-    errno = 0;
-    const long value = strtol(optarg, &end, 10);
-
-    if (isdigit((unsigned char)optarg[0]) && *end == '\0' && errno == 0 && value >= min &&
-        value <= max) {
-        *value_out = (int)value;
+    if (perf_parse_int(optarg, min, max, value_out))
         return true;
-    }
     perf_complain(&job->args, option, optarg, "allowed: %d to %d", min, max);
     return false;
 }
 
 static bool parse_transport(struct job *job)
 {
-    static const char *const names[] = { "auto", "shm", "verbs", "tcp", "nccl_net", "loopback" };
-
     job->args.transport = optarg;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(optarg, names[i]) == 0)
-            return true;
-    perf_complain(&job->args, "--transport", optarg,
-                  "allowed: auto shm verbs tcp nccl_net loopback");
+    if (perf_is_one_of(optarg, PERF_TRANSPORTS))
+        return true;
+    perf_complain(&job->args, "--transport", optarg, "allowed: " PERF_TRANSPORTS);
     return false;
 }
 

@@ -10,6 +10,7 @@
  *   perf_launch.c   processes, threads  perf_measure.c  the calls of a row
  *   perf_report.c   table, summary      perf_json.c     the same as JSON
  *   perf_getopt.c   the command line    perf_vectors.c  what a collective's vectors hold
+ *   perf_values.c   values of options, of all programs
  *   perf_host.c     vectors in host memory      perf_cuda.c, perf_no_cuda.c  in a GPU's
  */
 #ifndef PERF_H

@@ -4,10 +4,8 @@
  * (perf_getopt.c), so a bad value is always answered with the option and what it allows.
  */
 #include "perf_options.h"
+#include "perf_values.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct name_row {
@@ -45,43 +43,6 @@ size_t perf_dtype_bytes(dscomm_dtype_t dtype)
 
 /* ---- values ---- */
 
-static bool parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *value_out)
-{
-    char *end = NULL;
-
-    errno = 0;
-    const uint64_t value = strtoull(text, &end, 10);
-    if (!isdigit((unsigned char)text[0]) || *end != '\0' || errno != 0)
-        return false;
-    if (value < min || value > max)
-        return false;
-    *value_out = value;
-    return true;
-}
-
-/* Bytes with an optional K, M or G (powers of 1024); "1.5M" is fine, as in nccl-tests. */
-static bool parse_bytes(const char *text, uint64_t min, uint64_t max, size_t *bytes_out)
-{
-    static const char units[] = "KMG";
-    char *end = NULL;
-    const double number = strtod(text, &end);
-    double unit = 1.0;
-
-    if (!isdigit((unsigned char)text[0]) || text[1] == 'x' || text[1] == 'X')
-        return false;
-    if (*end != '\0') {
-        const char *const hit = strchr(units, toupper((unsigned char)*end));
-        if (hit == NULL || end[1] != '\0')
-            return false;
-        for (const char *u = units; u <= hit; u++)
-            unit *= 1024.0;
-    }
-    if (!(number * unit >= (double)min && number * unit <= (double)max))
-        return false;
-    *bytes_out = (size_t)(number * unit);
-    return true;
-}
-
 /* An id by name, or all first n_all of the table; 0 when unknown. */
 static int parse_names(const char *text, const struct name_row *names, size_t n, int n_all,
                        int *ids)
@@ -104,7 +65,7 @@ static bool parse_check(struct perf_args *args, const char *text)
 {
     uint64_t n;
 
-    if (!parse_u64(text, 0, 1000000, &n))
+    if (!perf_parse_u64(text, 0, 1000000, &n))
         return false;
     args->check = n > 0;
     return true;
@@ -139,29 +100,16 @@ static bool parse_codec(struct perf_args *args, const char *text)
     return true;
 }
 
-static bool is_one_of(const char *text, const char *const *names, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(text, names[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
 static bool parse_transport(struct perf_args *args, const char *text)
 {
-    static const char *const names[] = { "auto", "shm", "verbs", "tcp", "nccl_net", "loopback" };
-
     args->transport = text;
-    return is_one_of(text, names, ARRAY_LEN(names));
+    return perf_is_one_of(text, PERF_TRANSPORTS);
 }
 
 static bool parse_algorithm(struct perf_args *args, const char *text)
 {
-    static const char *const names[] = { "auto", "oneshot", "twoshot", "tiered" };
-
     args->algorithm = text;
-    return is_one_of(text, names, ARRAY_LEN(names));
+    return perf_is_one_of(text, PERF_ALGORITHMS);
 }
 
 static bool parse_device(struct perf_args *args, const char *text)
@@ -173,8 +121,7 @@ static bool parse_device(struct perf_args *args, const char *text)
 static bool parse_data(struct perf_args *args, const char *text)
 {
     args->data = text;
-    return strcmp(text, "normal") == 0 || strcmp(text, "lm") == 0 || strcmp(text, "cnn") == 0 ||
-           (strncmp(text, "file:", 5) == 0 && text[5] != '\0');
+    return perf_is_data(text);
 }
 
 /* ---- the table ---- */
@@ -183,13 +130,12 @@ enum { OPT_ALGORITHM = 256, OPT_CODEC, OPT_DEVICE, OPT_FEEDBACK, OPT_TRANSPORT, 
 
 #define MEMBER(name) offsetof(struct perf_args, name)
 #define MAX_BYTES ((uint64_t)1 << 53) /* beyond, doubles skip integers */
-#define BYTES_TEXT "bytes, with K, M or G if wanted"
 
 /* clang-format off */
 static const struct perf_option options[] = {
-    { 'b', "minbytes", "SIZE", KIND_BYTES, MEMBER(min_bytes), 0, MAX_BYTES, BYTES_TEXT,
+    { 'b', "minbytes", "SIZE", KIND_BYTES, MEMBER(min_bytes), 0, MAX_BYTES, PERF_BYTES,
       "smallest message (32M)", NULL },
-    { 'e', "maxbytes", "SIZE", KIND_BYTES, MEMBER(max_bytes), 0, MAX_BYTES, BYTES_TEXT,
+    { 'e', "maxbytes", "SIZE", KIND_BYTES, MEMBER(max_bytes), 0, MAX_BYTES, PERF_BYTES,
       "largest message (32M)", NULL },
     { 'i', "stepbytes", "SIZE", KIND_BYTES, MEMBER(step_bytes), 1, MAX_BYTES,
       "1 byte or more, with K, M or G if wanted", "added from size to size (1M)", NULL },
@@ -221,7 +167,7 @@ static const struct perf_option options[] = {
       "columns i_min i_max i_p99 i_cv%, all times in JSON (0)", NULL },
     { 'T', "timeout", "SECONDS", KIND_INT, MEMBER(timeout_s), 1, 86400, NULL,
       "deadline of every wait (DSCOMM_TIMEOUT_MS)", NULL },
-    { OPT_ALGORITHM, "algorithm", "NAME", KIND_OTHER, 0, 0, 0, "auto oneshot twoshot tiered",
+    { OPT_ALGORITHM, "algorithm", "NAME", KIND_OTHER, 0, 0, 0, PERF_ALGORITHMS,
       "of allreduce; tiered goes by DSCOMM_TIERS, else by host (DSCOMM_ALGORITHM)",
       parse_algorithm },
     { OPT_CODEC, "codec", "SPEC", KIND_OTHER, 0, 0, 0, "at most 32 codecs",
@@ -230,9 +176,9 @@ static const struct perf_option options[] = {
       "where vectors are; cuda: rank r of a machine has device r (host)", parse_device },
     { OPT_FEEDBACK, "feedback", "0|1", KIND_BOOL, MEMBER(feedback), 0, 1, "0 or 1",
       "error feedback (1; never for max and min)", NULL },
-    { OPT_TRANSPORT, "transport", "NAME", KIND_OTHER, 0, 0, 0, "auto shm verbs tcp nccl_net loopback",
+    { OPT_TRANSPORT, "transport", "NAME", KIND_OTHER, 0, 0, 0, PERF_TRANSPORTS,
       "how ranks talk; loopback makes them threads (DSCOMM_TRANSPORT)", parse_transport },
-    { OPT_DATA, "data", "NAME", KIND_OTHER, 0, 0, 0, "normal lm cnn file:PATH",
+    { OPT_DATA, "data", "NAME", KIND_OTHER, 0, 0, 0, PERF_DATA,
       "gradients of a language model or CNN, random, or a .grad file (lm)", parse_data },
     { 'h', "help", NULL, KIND_FLAG, 0, 0, 0, "", "this text", NULL },
 };
@@ -257,16 +203,16 @@ bool perf_option_parse(const struct perf_option *o, struct perf_args *args, cons
 
     switch (o->kind) {
     case KIND_BYTES:
-        return parse_bytes(text, o->min, o->max, member);
+        return perf_parse_bytes(text, o->min, o->max, member);
     case KIND_SIZE:
-        return parse_u64(text, o->min, o->max, member);
+        return perf_parse_u64(text, o->min, o->max, member);
     case KIND_INT:
-        if (!parse_u64(text, o->min, o->max, &number))
+        if (!perf_parse_u64(text, o->min, o->max, &number))
             return false;
         *(int *)member = (int)number;
         return true;
     case KIND_BOOL:
-        if (!parse_u64(text, o->min, o->max, &number))
+        if (!perf_parse_u64(text, o->min, o->max, &number))
             return false;
         *(bool *)member = number != 0;
         return true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One table makes the parser, the help text and the error lines. */
 #include "tune_args.h"
+#include "perf_values.h"
 
 #include <getopt.h>
 #include <stdlib.h>
@@ -27,38 +28,16 @@ static bool to_number(const char *text, double min, double max, double *value_ou
     return end != text && *end == '\0' && value >= min && value <= max;
 }
 
-static bool to_int(const char *text, int min, int max, int *value_out)
-{
-    double value;
-
-    if (!to_number(text, min, max, &value) || value != (int)value)
-        return false;
-    *value_out = (int)value;
-    return true;
-}
-
+/* One of a list: the first len characters. */
 static bool to_bytes(const char *text, size_t len, size_t *bytes_out)
 {
-    static const struct {
-        char letter;
-        double unit;
-    } units[] = { { 'K', 1024.0 }, { 'M', 1048576.0 }, { 'G', 1073741824.0 } };
     char copy[32];
-    double value, unit = 1;
 
-    if (len == 0 || len >= sizeof(copy))
+    if (len >= sizeof(copy))
         return false;
     memcpy(copy, text, len);
     copy[len] = '\0';
-    for (size_t i = 0; i < ARRAY_LEN(units); i++)
-        if (copy[len - 1] == units[i].letter) {
-            unit = units[i].unit;
-            copy[len - 1] = '\0';
-        }
-    if (!to_number(copy, 0, 1099511627776.0 / unit, &value))
-        return false;
-    *bytes_out = (size_t)(value * unit);
-    return *bytes_out > 0;
+    return perf_parse_bytes(copy, 1, (uint64_t)1 << 40, bytes_out);
 }
 
 static bool take_size(struct tune_args *args, const char *text)
@@ -96,17 +75,17 @@ static bool take_tiers(struct tune_args *args, const char *text)
 
 static bool take_nodes(struct tune_args *args, const char *text)
 {
-    return to_int(text, 1, 65535, &args->machine.nodes);
+    return perf_parse_int(text, 1, 65535, &args->machine.nodes);
 }
 
 static bool take_local(struct tune_args *args, const char *text)
 {
-    return to_int(text, 1, 65535, &args->machine.local);
+    return perf_parse_int(text, 1, 65535, &args->machine.local);
 }
 
 static bool take_sm(struct tune_args *args, const char *text)
 {
-    return to_int(text, 30, 999, &args->machine.topo_config.sm);
+    return perf_parse_int(text, 30, 999, &args->machine.topo_config.sm);
 }
 
 static bool take_rates(struct tune_args *args, const char *text)
@@ -209,7 +188,7 @@ static const struct row rows[] = {
     { "nodes", "N", "1 to 65535", "of that kind (1)", take_nodes, NULL },
     { "local", "N", "1 to 65535", "ranks per node (all GPUs; as the profile)", take_local, NULL },
     { "tiers", "TEXT", "", "who is near whom, as DSCOMM_TIERS; with a profile", take_tiers, NULL },
-    { "size", "LIST", "bytes with K, M or G if wanted, separated by commas, at most 32",
+    { "size", "LIST", PERF_BYTES ", separated by commas, at most 32",
       "of the vector (64K,1M,16M,64M)", take_size, NULL },
     { "dtype", "TYPE", "fp32 fp16 bf16", "of the data (fp32)", take_dtype, NULL },
     { "op", "OP", "sum avg max min", "(sum)", take_op, NULL },
