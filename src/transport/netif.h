@@ -72,8 +72,13 @@ dscomm_status_t dsc_netif_list(const char *spec, struct dsc_netif *netifs, size_
 /* Fails for errno after a call that opens a descriptor: their limit is DSCOMM_ERR_LIMIT. */
 dscomm_status_t dsc_fail_open(const char *what);
 
-/* Non-blocking, close-on-exec TCP socket; DSCOMM_ERR_LIMIT names the descriptor limit. */
+/*
+ * Non-blocking, close-on-exec TCP socket with the congestion control of DSCOMM_SOCKET_CONGESTION,
+ * which those have too that a listening one accepts. DSCOMM_ERR_LIMIT names the descriptor limit.
+ */
 dscomm_status_t dsc_socket_create(int family, int *fd_out);
+/* wanted: as DSCOMM_SOCKET_CONGESTION. DSCOMM_ERR_ENV: the kernel refuses; names those it has. */
+dscomm_status_t dsc_socket_congestion(int fd, const char *wanted);
 
 /*
  * Listening socket at addr (port 0: any); addr's port is set to the one it got.

@@ -5,6 +5,8 @@
  */
 #include "unit/bootstrap_support.h"
 
+#include <netinet/tcp.h>
+
 #include <fstream>
 #include <random>
 
@@ -65,6 +67,91 @@ TEST_F(Bootstrap, InterfaceByNameBeginningOrAddress)
     EXPECT_STREQ(dsc_addr_text(&addr, text), "127.0.0.9");
     ASSERT_EQ(dsc_netif_choose("", &addr), DSCOMM_OK);
     EXPECT_GE(count_lines("using interface"), 8u) << "the choice is logged";
+}
+
+/* ---- congestion control ---- */
+
+std::string congestion_of(int fd)
+{
+    char name[64] = "";
+    socklen_t len = sizeof(name) - 1;
+
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0) << strerror(errno);
+    return name;
+}
+
+std::string systems_congestion()
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const std::string name = congestion_of(fd);
+
+    close(fd);
+    return name;
+}
+
+TEST_F(Bootstrap, ConnectionsHaveTheCongestionControlThatIsAskedFor)
+{
+    for (const std::string value : { "system", "reno", "auto" }) {
+        const std::string system = systems_congestion();
+        dsc_addr addr = {};
+        int listener = -1, fd = -1;
+
+        set("DSCOMM_SOCKET_CONGESTION", value.c_str());
+        ASSERT_EQ(dsc_netif_choose("lo", &addr), DSCOMM_OK);
+        ASSERT_EQ(dsc_netif_listen(&addr, &listener), DSCOMM_OK) << dscomm_last_error();
+        ASSERT_EQ(dsc_socket_create(AF_INET, &fd), DSCOMM_OK) << dscomm_last_error();
+        ASSERT_TRUE(connect(fd, &addr.any, dsc_addr_len(&addr)) == 0 || errno == EINPROGRESS);
+        struct pollfd ready = { listener, POLLIN, 0 };
+        ASSERT_EQ(poll(&ready, 1, kLong), 1);
+        const int accepted = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        for (const int end : { fd, accepted }) {
+            const std::string name = congestion_of(end);
+
+            if (value == "system")
+                EXPECT_EQ(name, system);
+            else if (value == "reno")
+                EXPECT_EQ(name, "reno");
+            else if (contains(system, "bbr"))
+                EXPECT_TRUE(name == "cubic" || name == "reno") << name;
+            else
+                EXPECT_EQ(name, system);
+        }
+        close(accepted);
+        close(fd);
+        close(listener);
+    }
+}
+
+/* A socket that has BBR, whatever the system's is. */
+TEST_F(Bootstrap, BbrIsLeftWhereItIsNotAskedFor)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) == 0) {
+        EXPECT_EQ(dsc_socket_congestion(fd, "system"), DSCOMM_OK);
+        EXPECT_EQ(congestion_of(fd), "bbr");
+        EXPECT_EQ(dsc_socket_congestion(fd, "auto"), DSCOMM_OK);
+        EXPECT_FALSE(contains(congestion_of(fd), "bbr"));
+        EXPECT_EQ(dsc_socket_congestion(fd, "bbr"), DSCOMM_OK);
+        EXPECT_EQ(congestion_of(fd), "bbr");
+    }
+    EXPECT_EQ(dsc_socket_congestion(fd, "reno"), DSCOMM_OK);
+    EXPECT_EQ(dsc_socket_congestion(fd, "auto"), DSCOMM_OK);
+    EXPECT_EQ(congestion_of(fd), "reno") << "no BBR: left as it is";
+    close(fd);
+}
+
+TEST_F(Bootstrap, UnknownCongestionControlNamesVariableValueAndWhatExists)
+{
+    for (const std::string value : { "nosuch", "auto ", "reno,cubic", "a_name_longer_than_16" }) {
+        set("DSCOMM_SOCKET_CONGESTION", value.c_str());
+        dscomm_unique_id_t id;
+        EXPECT_EQ(dscomm_unique_id_create(&id), DSCOMM_ERR_ENV);
+        const std::string text = dscomm_last_error();
+        EXPECT_TRUE(contains(text, "DSCOMM_SOCKET_CONGESTION is \"" + value + "\"")) << text;
+        EXPECT_TRUE(contains(text, "auto, system")) << text;
+        EXPECT_TRUE(contains(text, "reno")) << text;
+    }
 }
 
 TEST_F(Bootstrap, AddressTextsAndWireForm)
