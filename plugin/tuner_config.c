@@ -101,7 +101,8 @@ static bool is_comment(const char *line)
            strncmp(line, "colltype", 8) == 0;
 }
 
-void tuner_rows_parse(const char *name, char *text, struct tuner_config *config)
+/* Each line that is none is a warning. name: of the file, for these. */
+static void parse_rows(const char *name, char *text, struct tuner_config *config)
 {
     int number = 0;
 
@@ -184,7 +185,7 @@ void tuner_config_read(struct tuner_config *config)
         add_name(config, rows_path, text);
         config->rows = dsc_calloc(DSC_MEM_TRANSPORT, TUNER_ROWS_MAX, sizeof(*config->rows));
         if (config->rows != NULL)
-            tuner_rows_parse(rows_path, text, config);
+            parse_rows(rows_path, text, config);
         dsc_free(text);
     }
     if (dsc_env_get(&env) < 0 || env->profile[0] == '\0' || strcmp(env->profile, "none") == 0)

@@ -38,7 +38,5 @@ struct tuner_config {
  */
 void tuner_config_read(struct tuner_config *config);
 void tuner_config_free(struct tuner_config *config);
-/* Rows of a text; each line that is none is a warning. name: of the file, for these. */
-void tuner_rows_parse(const char *name, char *text, struct tuner_config *config);
 
 #endif

@@ -21,14 +21,6 @@ struct settings {
 /* The struct as it was when it was first published: a caller may know no more. */
 #define CONFIG_BYTES_FIRST (offsetof(dscomm_comm_config_t, preserve_input) + sizeof(int))
 
-static bool is_word(const char *word, const char *const *words, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(word, words[i]) == 0)
-            return true;
-    return false;
-}
-
 static dscomm_status_t copy_config(const dscomm_comm_config_t *config, dscomm_comm_config_t *out)
 {
     static const dscomm_comm_config_t defaults = DSCOMM_COMM_CONFIG_INIT;
@@ -46,11 +38,6 @@ static dscomm_status_t copy_config(const dscomm_comm_config_t *config, dscomm_co
 
 static dscomm_status_t check_config(const dscomm_comm_config_t *c)
 {
-    static const char *const transports[] = {
-        "auto", "loopback", "shm", "verbs", "tcp", "nccl_net"
-    };
-    static const char *const algorithms[] = { "auto", "oneshot", "twoshot", "tiered" };
-
     if (c->timeout_ms < 0)
         return dsc_fail(DSCOMM_ERR_INVALID, "timeout_ms %d, must be 0 or more", c->timeout_ms);
     if (c->n_threads < 0 || c->n_threads > 256)
@@ -58,13 +45,12 @@ static dscomm_status_t check_config(const dscomm_comm_config_t *c)
     if (c->chunk_bytes != 0 && (c->chunk_bytes < 1024 || c->chunk_bytes > 67108864))
         return dsc_fail(DSCOMM_ERR_INVALID, "chunk_bytes %zu, must be 0 or 1024 to 67108864",
                         c->chunk_bytes);
-    if (c->transport != NULL && !is_word(c->transport, transports, DSC_ARRAY_LEN(transports)))
-        return dsc_fail(DSCOMM_ERR_INVALID,
-                        "transport '%s', must be auto, loopback, shm, verbs, tcp or nccl_net",
+    if (c->transport != NULL && !dsc_is_word_of(DSC_TRANSPORT_WORDS, c->transport))
+        return dsc_fail(DSCOMM_ERR_INVALID, "transport '%s', must be one of " DSC_TRANSPORT_WORDS,
                         c->transport);
-    if (c->algorithm != NULL && !is_word(c->algorithm, algorithms, DSC_ARRAY_LEN(algorithms)))
-        return dsc_fail(DSCOMM_ERR_INVALID,
-                        "algorithm '%s', must be auto, oneshot, twoshot or tiered", c->algorithm);
+    if (c->algorithm != NULL && !dsc_is_word_of(DSC_ALGORITHM_WORDS, c->algorithm))
+        return dsc_fail(DSCOMM_ERR_INVALID, "algorithm '%s', must be one of " DSC_ALGORITHM_WORDS,
+                        c->algorithm);
     if (c->exact_order != 0 && c->exact_order != 1)
         return dsc_fail(DSCOMM_ERR_INVALID, "exact_order %d, must be 0 or 1", c->exact_order);
     return DSCOMM_OK;
@@ -227,10 +213,7 @@ dscomm_status_t dsc_comm_create(int n_ranks, int rank, const dscomm_unique_id_t 
 
     if (id == NULL || comm_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "%s is NULL", id == NULL ? "id" : "comm_out");
-    if (n_ranks < 1 || n_ranks > 65535)
-        return dsc_fail(DSCOMM_ERR_INVALID, "n_ranks %d, must be 1 to 65535", n_ranks);
-    if (rank < 0 || rank >= n_ranks)
-        return dsc_fail(DSCOMM_ERR_INVALID, "rank %d, must be 0 to %d", rank, n_ranks - 1);
+    DSC_TRY(dsc_rank_check(n_ranks, rank));
     DSC_TRY(read_settings(config, &s));
     s.tiers = tiers != NULL ? tiers : s.tiers;
     return join_with_plugin(n_ranks, rank, id, &s, comm_out);

@@ -26,18 +26,11 @@ uint64_t dsc_thread_cpu_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static int compare(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 uint64_t dsc_median(uint64_t *values, size_t n)
 {
     if (n == 0)
         return 0;
-    qsort(values, n, sizeof(*values), compare);
+    qsort(values, n, sizeof(*values), dsc_compare_u64);
     return values[n / 2];
 }
 
@@ -45,7 +38,7 @@ uint64_t dsc_quartile(uint64_t *values, size_t n)
 {
     if (n == 0)
         return 0;
-    qsort(values, n, sizeof(*values), compare);
+    qsort(values, n, sizeof(*values), dsc_compare_u64);
     return values[n / 4];
 }
 

@@ -75,8 +75,6 @@ static inline void dsc_assert_that(bool ok, const char *cond, const char *file, 
 #define dsc_log_debug(sub, ...) dsc_log(DSCOMM_LOG_DEBUG, #sub, __VA_ARGS__)
 DSC_SHARED void dsc_log(dscomm_log_level_t level, const char *subsystem, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* For callers that would have to compute what they log. */
-bool dsc_log_enabled(dscomm_log_level_t level);
 /*
  * Lines go to this function, without their prefix, and not to stderr or the application's; NULL: as
  * before. For a library inside another one, which has a log of its own.
@@ -87,6 +85,9 @@ void dsc_log_set_writer(dsc_log_writer *writer);
 DSC_SHARED void dsc_log_set_rank(int rank, int n_ranks);
 
 /* ---- environment: env.def is the one list; getenv appears in env.c alone ---- */
+
+#define DSC_ALGORITHM_WORDS "auto oneshot twoshot tiered"
+#define DSC_TRANSPORT_WORDS "auto loopback shm verbs tcp nccl_net"
 
 struct dsc_env {
 #define ENV(field, kind, name, dflt, min, max, doc) DSC_ENV_TYPE_##kind field;
@@ -230,7 +231,19 @@ static inline uint64_t dsc_min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
+static inline int dsc_compare_u64(const void *a, const void *b) /* for qsort() */
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
 #define DSC_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+
+/* One of the words, which single blanks separate? */
+bool dsc_is_word_of(const char *words, const char *text);
+
+/* The first name that a library lacks goes to *missing, which is NULL at first. */
+DSC_SHARED void *dsc_find_symbol(void *library, const char *name, const char **missing);
 
 /* 64-bit FNV-1a over a NUL-terminated text. Source: the published FNV parameters. */
 DSC_SHARED uint64_t dsc_hash_text(const char *text);

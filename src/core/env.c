@@ -83,21 +83,6 @@ static bool parse_u64(const char *text, uint64_t *value_out)
     return errno == 0 && *end == '\0';
 }
 
-static bool is_listed(const char *words, const char *value)
-{
-    const size_t len = strlen(value);
-
-    for (const char *word = words; *word != '\0';) {
-        const size_t word_len = strcspn(word, " ");
-
-        if (word_len == len && memcmp(word, value, len) == 0)
-            return true;
-        word += word_len;
-        word += strspn(word, " ");
-    }
-    return false;
-}
-
 static void load_u64(const struct spec *spec, const char *value, uint64_t *field)
 {
     uint64_t number;
@@ -118,7 +103,7 @@ static void load_u64(const struct spec *spec, const char *value, uint64_t *field
 static void load_text(const struct spec *spec, const char *value, const char **field)
 {
     char *const old = (char *)(uintptr_t)*field; /* a copy made here, or NULL */
-    const bool is_bad = value != NULL && spec->words != NULL && !is_listed(spec->words, value);
+    const bool is_bad = value != NULL && spec->words != NULL && !dsc_is_word_of(spec->words, value);
 
     if (is_bad)
         set_problem(spec, value, spec->words);

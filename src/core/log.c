@@ -96,7 +96,7 @@ void dsc_log_set_rank(int rank, int n_ranks)
     thread_n_ranks = n_ranks;
 }
 
-bool dsc_log_enabled(dscomm_log_level_t level)
+static bool is_shown(dscomm_log_level_t level)
 {
     if (atomic_load(&threshold) < 0) {
         const struct dsc_env *env;
@@ -111,7 +111,7 @@ void dsc_log(dscomm_log_level_t level, const char *subsystem, const char *fmt, .
     char text[TEXT_BYTES];
     va_list args;
 
-    if (!dsc_log_enabled(level))
+    if (!is_shown(level))
         return;
 
     va_start(args, fmt);

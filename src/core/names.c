@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and sizes of the public enums, the version, and the hash that stands for a text. */
+/* Names and sizes of the public enums, the version, words, and the hash that stands for a text. */
 #include "core/core.h"
+
+#include <string.h>
 
 #define FNV_OFFSET 0xcbf29ce484222325u
 #define FNV_PRIME 0x100000001b3u
@@ -27,6 +29,21 @@ static const char *const ops[] = {
 const char *dscomm_version(void)
 {
     return VERSION_TEXT(DSCOMM_VERSION_MAJOR, DSCOMM_VERSION_MINOR, DSCOMM_VERSION_PATCH);
+}
+
+bool dsc_is_word_of(const char *words, const char *text)
+{
+    const size_t len = strlen(text);
+
+    for (const char *word = words; *word != '\0';) {
+        const size_t word_len = strcspn(word, " ");
+
+        if (word_len == len && memcmp(word, text, len) == 0)
+            return true;
+        word += word_len;
+        word += strspn(word, " ");
+    }
+    return false;
 }
 
 uint64_t dsc_hash_text(const char *text)

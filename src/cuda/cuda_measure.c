@@ -20,7 +20,8 @@
 
 enum { FROM, TO, FORK, JOIN };
 
-dscomm_status_t dsc_timer_init(struct dsc_cuda_timer *timer, struct dsc_cuda_comm *cc)
+/* On an error, too, it is ended by end_timer(). */
+static dscomm_status_t make_timer(struct dsc_cuda_timer *timer, struct dsc_cuda_comm *cc)
 {
     *timer = (struct dsc_cuda_timer){ .cc = cc };
     for (size_t i = 0; i < DSC_ARRAY_LEN(timer->events); i++)
@@ -28,7 +29,7 @@ dscomm_status_t dsc_timer_init(struct dsc_cuda_timer *timer, struct dsc_cuda_com
     return DSCOMM_OK;
 }
 
-void dsc_timer_fini(struct dsc_cuda_timer *timer)
+static void end_timer(struct dsc_cuda_timer *timer)
 {
     for (size_t i = 0; i < DSC_ARRAY_LEN(timer->events); i++)
         if (timer->events[i] != NULL)
@@ -226,7 +227,7 @@ static dscomm_status_t measure(struct dsc_cuda_timer *timer, const struct dsc_me
     struct dsc_codec_bench *bench = NULL;
     dscomm_status_t st;
 
-    DSC_TRY(dsc_timer_init(timer, timer->cc));
+    DSC_TRY(make_timer(timer, timer->cc));
     DSC_TRY(measure_links(timer, rates, budget_ns * 2 / 5));
     st = dsc_codec_bench_open(timer, &bench);
     if (st == DSCOMM_OK)
@@ -247,7 +248,7 @@ dscomm_status_t dsc_cuda_measure(struct dscomm_comm *comm, const struct dsc_meas
     dsc_rates_begin(comm, rates_out);
     rates_out->cpus_per_host = rates_out->ranks_per_host = 1; /* a device each */
     st = measure(&timer, what, (uint64_t)budget_ms * 1000000u, rates_out);
-    dsc_timer_fini(&timer);
+    end_timer(&timer);
     if (st < 0 && atomic_load(&comm->failed) >= 0)
         st = dsc_comm_fail(comm, NULL, st, -1);
     if (st < 0)

@@ -14,9 +14,6 @@ struct dsc_cuda_timer {
     cudaEvent_t events[4];
 };
 
-/* On an error, too, it is ended by dsc_timer_fini(). */
-dscomm_status_t dsc_timer_init(struct dsc_cuda_timer *timer, struct dsc_cuda_comm *cc);
-void dsc_timer_fini(struct dsc_cuda_timer *timer);
 dscomm_status_t dsc_timer_start(struct dsc_cuda_timer *timer);
 /* Waits for what was enqueued since the start: nanoseconds. */
 dscomm_status_t dsc_timer_stop(struct dsc_cuda_timer *timer, uint64_t *ns_out);

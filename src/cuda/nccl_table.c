@@ -10,15 +10,6 @@ static struct dsc_nccl table;
 static const char *missing; /* NULL: all there */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void *find(void *library, const char *name)
-{
-    void *const symbol = dlsym(library, name);
-
-    if (symbol == NULL && missing == NULL)
-        missing = name;
-    return symbol;
-}
-
 static void load(void)
 {
     void *library = RTLD_DEFAULT;
@@ -30,7 +21,8 @@ static void load(void)
         return;
     }
     /* a function pointer is stored through void *, as dlsym() wants it */
-#define DSC_NCCL_FIND(name) *(void **)&table.name = find(library, "nccl" #name);
+#define DSC_NCCL_FIND(name) \
+    *(void **)&table.name = dsc_find_symbol(library, "nccl" #name, &missing);
     DSC_NCCL_MAP(DSC_NCCL_FIND)
 #undef DSC_NCCL_FIND
 }

@@ -90,13 +90,6 @@ static int compare_draft_op(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-static int compare_u64(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The most operations whose interval [receive key, send key] covers one point. Ops are sorted. */
 static bool count_staging(struct dsc_builder *b)
 {
@@ -108,7 +101,7 @@ static bool count_staging(struct dsc_builder *b)
     for (uint32_t i = 0; i < b->n_ops; i++)
         if (dsc_op_may_stage(&b->ops[i].op))
             send_keys[n++] = b->ops[i].send_key;
-    qsort(send_keys, n, sizeof(*send_keys), compare_u64);
+    qsort(send_keys, n, sizeof(*send_keys), dsc_compare_u64);
     for (uint32_t i = 0; i < b->n_ops; i++) {
         if (!dsc_op_may_stage(&b->ops[i].op))
             continue;

@@ -4,6 +4,7 @@
  * that a rank gives up.
  */
 #include "transport/bootstrap_joiner.h"
+#include "transport/handshake.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -34,8 +35,7 @@ dscomm_status_t dscomm_unique_id_create(dscomm_unique_id_t *id_out)
     if (id_out == NULL)
         return dsc_fail(DSCOMM_ERR_INVALID, "id_out is NULL");
     DSC_TRY(dsc_env_get(&env));
-    if (sodium_init() < 0)
-        return dsc_fail(DSCOMM_ERR_SYSTEM, "libsodium finds no source of random numbers");
+    DSC_TRY(dsc_sodium_init());
     randombytes_buf(rv.secret, sizeof(rv.secret));
     DSC_TRY(dsc_bootstrap_key(rv.secret, key));
     DSC_TRY(dsc_netif_choose(env->socket_ifname, &rv.addr));
@@ -65,14 +65,18 @@ void dsc_bootstrap_abandon(const dscomm_unique_id_t *id, int rank, dscomm_status
         abandon(&rv, rank, status);
 }
 
+dscomm_status_t dsc_rank_check(int n_ranks, int rank)
+{
+    if (n_ranks < 1 || n_ranks > DSC_MAX_RANKS)
+        return dsc_fail(DSCOMM_ERR_INVALID, "n_ranks %d, must be 1 to %d", n_ranks, DSC_MAX_RANKS);
+    if (rank < 0 || rank >= n_ranks)
+        return dsc_fail(DSCOMM_ERR_INVALID, "rank %d, must be 0 to %d", rank, n_ranks - 1);
+    return DSCOMM_OK;
+}
+
 static dscomm_status_t check_params(const struct dsc_bootstrap_params *params)
 {
-    if (params->n_ranks < 1 || params->n_ranks > DSC_MAX_RANKS)
-        return dsc_fail(DSCOMM_ERR_INVALID, "n_ranks is %d, it must be 1 to %d", params->n_ranks,
-                        DSC_MAX_RANKS);
-    if (params->rank < 0 || params->rank >= params->n_ranks)
-        return dsc_fail(DSCOMM_ERR_INVALID, "rank is %d, it must be 0 to %d", params->rank,
-                        params->n_ranks - 1);
+    DSC_TRY(dsc_rank_check(params->n_ranks, params->rank));
     if (params->timeout_ms < 1)
         return dsc_fail(DSCOMM_ERR_INVALID, "timeout_ms is %d, it must be at least 1",
                         params->timeout_ms);
@@ -87,8 +91,7 @@ static dscomm_status_t join(struct dsc_joiner *j, const struct dsc_rendezvous *r
 {
     DSC_TRY(check_params(j->params));
     DSC_TRY(dsc_env_get(&j->env));
-    if (sodium_init() < 0)
-        return dsc_fail(DSCOMM_ERR_SYSTEM, "libsodium finds no source of random numbers");
+    DSC_TRY(dsc_sodium_init());
     DSC_TRY(dsc_bootstrap_key(rv->secret, j->key));
     j->root = rv->addr;
     j->is_rank0s = rv->is_rank0s && j->params->rank != 0;

@@ -5,6 +5,7 @@
  * name to different addresses.
  */
 #include "transport/bootstrap_internal.h"
+#include "transport/handshake.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -222,8 +223,7 @@ dscomm_status_t dsc_bootstrap_env(int timeout_ms, int *n_ranks_out, int *rank_ou
     int n_ranks, rank;
 
     DSC_TRY(dsc_env_get(&env));
-    if (sodium_init() < 0)
-        return dsc_fail(DSCOMM_ERR_SYSTEM, "libsodium finds no source of random numbers");
+    DSC_TRY(dsc_sodium_init());
     DSC_TRY(find_launcher(&launcher));
     DSC_TRY(number(launcher->n_ranks, 1, DSC_MAX_RANKS, 0, &n_ranks));
     DSC_TRY(number(launcher->rank, 0, n_ranks - 1, -1, &rank));

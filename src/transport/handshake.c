@@ -282,12 +282,18 @@ static dscomm_status_t advance(struct dsc_handshake *hs)
     return DSCOMM_OK;
 }
 
+dscomm_status_t dsc_sodium_init(void)
+{
+    if (sodium_init() < 0)
+        return dsc_fail(DSCOMM_ERR_SYSTEM, "libsodium finds no source of random numbers");
+    return DSCOMM_OK;
+}
+
 dscomm_status_t dsc_handshake_create(int fd, bool acceptor, const uint8_t key[32],
                                      const struct dsc_hello *mine, uint64_t deadline_ns,
                                      struct dsc_handshake **hs_out)
 {
-    if (sodium_init() < 0)
-        return dsc_fail(DSCOMM_ERR_SYSTEM, "libsodium finds no source of random numbers");
+    DSC_TRY(dsc_sodium_init());
 
     struct dsc_handshake *const hs = dsc_calloc(DSC_MEM_TRANSPORT, 1, sizeof(*hs));
 

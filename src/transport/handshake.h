@@ -29,6 +29,9 @@ struct dsc_hello {
 
 struct dsc_handshake;
 
+/* Before anything else of libsodium; any number of times. */
+dscomm_status_t dsc_sodium_init(void);
+
 /*
  * fd: non-blocking, connected (or connecting) socket, owned by the handshake until taken; if create
  * fails it stays the caller's. mine: NULL for an acceptor, which says who it is in its reply.

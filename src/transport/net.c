@@ -184,8 +184,7 @@ static dscomm_status_t copy_params(struct dsc_net *net, const struct dsc_net_par
     for (size_t i = 0; i < n_transports; i++)
         known = known || strcmp(params->transport, all[i]->name) == 0;
     if (!known)
-        return dsc_fail(DSCOMM_ERR_INVALID,
-                        "transport \"%s\" is none of auto loopback shm verbs tcp nccl_net",
+        return dsc_fail(DSCOMM_ERR_INVALID, "transport \"%s\" is none of " DSC_TRANSPORT_WORDS,
                         params->transport);
     if (params->n_slots == 0 || params->n_socks == 0 || params->n_socks > DSC_NET_SOCKS_MAX)
         return dsc_fail(DSCOMM_ERR_INVALID, "window %u must be at least 1, sockets %u in 1 to %d",

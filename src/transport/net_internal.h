@@ -269,7 +269,6 @@ void dsc_net_reap_links(struct dsc_net *net);
 void dsc_net_drop_links(struct dsc_net *net);
 /* Answers a proved link. */
 void dsc_link_reply(struct dsc_link *link, const struct dsc_hello *mine);
-void dsc_link_refuse(struct dsc_link *link, const char *why);
 void dsc_link_end(struct dsc_link *link);
 
 /* ---- setups (net_setup.c) ---- */

@@ -74,7 +74,7 @@ static void failed(struct dsc_link *link, dscomm_status_t status)
     net->warned_stranger = true;
 }
 
-void dsc_link_refuse(struct dsc_link *link, const char *why)
+static void refuse(struct dsc_link *link, const char *why)
 {
     if (!link->net->warned_stranger)
         dsc_log_warn(NET, "dropped a connection that proved its key: %s (said once)", why);
@@ -89,7 +89,7 @@ static void proved(struct dsc_link *link)
     const char *const why = dsc_setup_check_hello(link->net, hello);
 
     if (why != NULL) {
-        dsc_link_refuse(link, why);
+        refuse(link, why);
         return;
     }
     link->peer = hello->rank;

@@ -83,6 +83,8 @@ struct dsc_bootstrap {
     struct dsc_peer_info *peers; /* [n_ranks] */
 };
 
+/* What of the two is not allowed, as an error. */
+dscomm_status_t dsc_rank_check(int n_ranks, int rank);
 /*
  * Meets the other ranks at the id's address. Mismatched version, world size, rank used twice or
  * settings: DSCOMM_ERR_MISMATCH on all ranks, naming field, ranks and both values. Missing ranks at

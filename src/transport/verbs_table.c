@@ -12,15 +12,6 @@ static struct dsc_verbs table;
 static const char *missing; /* NULL: all there */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void *find(void *library, const char *name)
-{
-    void *const symbol = dlsym(library, name);
-
-    if (symbol == NULL && missing == NULL)
-        missing = name;
-    return symbol;
-}
-
 static void load(void)
 {
     void *const library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
@@ -30,7 +21,8 @@ static void load(void)
         return;
     }
     /* a function pointer is stored through void *, as dlsym() wants it */
-#define DSC_VERBS_FIND(name) *(void **)&table.name = find(library, "ibv_" #name);
+#define DSC_VERBS_FIND(name) \
+    *(void **)&table.name = dsc_find_symbol(library, "ibv_" #name, &missing);
     DSC_VERBS_MAP(DSC_VERBS_FIND)
 #undef DSC_VERBS_FIND
 #define DSC_VERBS_LOOK(name) *(void **)&table.name = dlsym(library, "ibv_" #name);

@@ -73,10 +73,16 @@ static void print_us(uint64_t ns, FILE *out)
         (void)fprintf(out, " %9" PRIu64 ".%" PRIu64, ns / 1000, ns / 100 % 10);
 }
 
+/* What inner tiers send; NULL: there are none. */
+static const struct dsc_codec *inner_codec(const struct dsc_option *option)
+{
+    return option->choice.n_tiers > 1 ? option->choice.codecs[0] : NULL;
+}
+
 static void print_option(const struct dsc_explain_table *table, const struct dsc_option *o,
                          FILE *out)
 {
-    const struct dsc_codec *const inner = dsc_option_inner(o);
+    const struct dsc_codec *const inner = inner_codec(o);
 
     (void)fprintf(out, "%-14s %-8s %-5s %7zu", dsc_option_codec(o)->spec, dsc_option_shape(o),
                   inner != NULL ? inner->spec : "-", o->choice.chunk_elems);
@@ -100,6 +106,13 @@ static void print_head(const struct dsc_explain_table *table, FILE *out)
                   "admitted, or why not");
 }
 
+/* Equal but for the chunk. */
+static bool are_alike(const struct dsc_option *a, const struct dsc_option *b)
+{
+    return a->choice.algorithm == b->choice.algorithm && a->choice.n_tiers == b->choice.n_tiers &&
+           dsc_option_codec(a) == dsc_option_codec(b) && inner_codec(a) == inner_codec(b);
+}
+
 /* Of a candidate with several chunks the cheapest is shown that may be taken, if any may. */
 static bool is_shown(const struct dsc_explain_table *table, size_t i)
 {
@@ -109,7 +122,7 @@ static bool is_shown(const struct dsc_explain_table *table, size_t i)
         const struct dsc_option *const other = &table->options[k];
         const bool is_better = other->is_admitted != o->is_admitted ? other->is_admitted : k < i;
 
-        if (is_better && dsc_option_alike(other, o))
+        if (is_better && are_alike(other, o))
             return false;
     }
     return true;
@@ -156,20 +169,9 @@ const struct dsc_codec *dsc_option_codec(const struct dsc_option *option)
     return n == 0 ? NULL : option->choice.codecs[n - 1];
 }
 
-const struct dsc_codec *dsc_option_inner(const struct dsc_option *option)
-{
-    return option->choice.n_tiers > 1 ? option->choice.codecs[0] : NULL;
-}
-
 const char *dsc_option_shape(const struct dsc_option *option)
 {
     return option->choice.n_tiers > 1 ? "tiered" : dsc_algorithm_name(option->choice.algorithm);
-}
-
-bool dsc_option_alike(const struct dsc_option *a, const struct dsc_option *b)
-{
-    return a->choice.algorithm == b->choice.algorithm && a->choice.n_tiers == b->choice.n_tiers &&
-           dsc_option_codec(a) == dsc_option_codec(b) && dsc_option_inner(a) == dsc_option_inner(b);
 }
 
 static dscomm_status_t fill(struct dsc_explain_table *table)

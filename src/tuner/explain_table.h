@@ -15,12 +15,8 @@ struct dsc_explain_table {
 
 /* Codec of the slowest tier. */
 const struct dsc_codec *dsc_option_codec(const struct dsc_option *option);
-/* What inner tiers send; NULL: there are none. */
-const struct dsc_codec *dsc_option_inner(const struct dsc_option *option);
 /* "oneshot", "twoshot", "tiered". */
 const char *dsc_option_shape(const struct dsc_option *option);
-/* Equal but for the chunk. */
-bool dsc_option_alike(const struct dsc_option *a, const struct dsc_option *b);
 
 /* explain_json.c; false: no memory. */
 bool dsc_explain_json(const struct dsc_explain_table *table, FILE *out);

@@ -41,11 +41,6 @@ void dsc_guard_say(struct dsc_guard *guard, const char *fmt, ...)
     va_end(args);
 }
 
-uint64_t dsc_guard_first(const struct dsc_guard *guard)
-{
-    return guard->n_events > DSC_GUARD_EVENTS ? guard->n_events - DSC_GUARD_EVENTS : 0;
-}
-
 const struct dsc_guard_event *dsc_guard_at(const struct dsc_guard *guard, uint64_t number)
 {
     return &guard->events[number % DSC_GUARD_EVENTS];

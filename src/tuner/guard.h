@@ -88,8 +88,7 @@ void dsc_guard_feed(struct dsc_guard *guard, uint32_t note, const struct dsc_gua
 void dsc_guard_say(struct dsc_guard *guard, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The oldest kept is number dsc_guard_first(), the last one n_events - 1. */
-uint64_t dsc_guard_first(const struct dsc_guard *guard);
+/* The last DSC_GUARD_EVENTS before number n_events are kept. */
 const struct dsc_guard_event *dsc_guard_at(const struct dsc_guard *guard, uint64_t number);
 
 #endif

@@ -127,8 +127,8 @@ void make_calls(Rank &me, dscomm_comm_t *comm, uint64_t n_calls, Said &said)
 
     said.version = guard->version;
     said.n_events = guard->n_events;
-    for (uint64_t i = dsc_guard_first(guard); i < guard->n_events; i++)
-        said.events[i - dsc_guard_first(guard)] = *dsc_guard_at(guard, i);
+    for (uint64_t i = 0; i < guard->n_events && i < DSC_GUARD_EVENTS; i++)
+        said.events[i] = *dsc_guard_at(guard, i);
     dscomm_feedback_destroy(fb);
 }
 

@@ -104,12 +104,12 @@ void *start_plugin(void)
     return ctx;
 }
 
-void handle_prepare(struct guarded_handle *handle)
+static void handle_prepare(struct guarded_handle *handle)
 {
     memset(handle, HANDLE_GUARD, sizeof(*handle));
 }
 
-void handle_check(const struct guarded_handle *handle)
+static void handle_check(const struct guarded_handle *handle)
 {
     for (size_t i = 0; i < sizeof(handle->before); i++)
         CHECK(handle->before[i] == HANDLE_GUARD, "byte -%zu of a handle was written",

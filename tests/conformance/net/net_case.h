@@ -71,8 +71,6 @@ struct guarded_handle {
     uint8_t bytes[NCCL_HANDLE_BYTES];
     uint8_t after[64];
 };
-void handle_prepare(struct guarded_handle *handle);
-void handle_check(const struct guarded_handle *handle);
 
 struct ends {
     void *ctx, *listen, *send, *recv;
