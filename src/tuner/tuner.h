@@ -8,7 +8,8 @@
  *   machine.h machine.c declared.c         machines to ask about: of a profile or a topology
  *   load.h load.c                          what a plan asks of links and CPUs
  *   cost.h cost.c                          how long that takes
- *   options.c choose.c                     the candidates with their cost; the one to take, and why
+ *   options.c option_price.c               the candidates; each with its cost, and if it may be taken
+ *   choose.c                               the one to take, and why
  *   guard.h guard.c                        what calls say later: bans and drift, by epochs
  *   explain.c explain_json.c               the whole table for people and for programs
  */
