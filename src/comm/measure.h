@@ -3,7 +3,8 @@
  * Private to src/comm: parts of a measurement. All of it is collective: ranks take the same turns,
  * and what one of them needs to know of the others it asks by dsc_meter_agree().
  *   measure.c          the whole, small calls, agreement
- *   measure_links.c    messages of a tier              measure_codecs.c    operations of plans
+ *   measure_links.c    links of a tier                 measure_burst.c     messages over them
+ *   measure_codecs.c   operations of plans
  */
 #ifndef DSC_MEASURE_H
 #define DSC_MEASURE_H
