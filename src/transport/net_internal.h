@@ -5,7 +5,7 @@
  *   net_wait.c     spinning, sleeping       net_setup.c    from proved sockets to a connection
  *   net_error.c    errors, telling peers    net_links.c    sockets until they are proved
  *   control.c      a pair's control link    net_watch.c    ranks that end early
- *   net_means.c    what both sides prepare
+ *   net_means.c    what both sides prepare  net_sources.c  descriptors, epoll, fork
  *
  * Every pair that does not meet inside one process has a control link: a TCP socket that carries
  * errors, goodbyes and wake-up bytes, and whose end is the death of the peer. It is always read, so
@@ -24,7 +24,7 @@
 /* How often epoll is asked all the same: the rest of the set has only errors, ends and wake-ups. */
 #define DSC_NET_POLL_NS 5000000u
 
-/* ---- descriptors that a forked child gives up (net.c) ---- */
+/* ---- descriptors that a forked child gives up (net_sources.c) ---- */
 
 /* Zeroed: holds none. A descriptor belongs to the entry that held it last. */
 struct dsc_held {
