@@ -14,7 +14,7 @@
  *   cuda_watch.c     the watchdog; statistics out of the device's ring
  *   cuda_split.c     a communicator of some of the ranks
  *   cuda_feedback.c  residuals in device memory
- *   schedule.c places.c   a plan as kernels and groups     kernels/  device code
+ *   schedule*.c places.c  a plan as kernels and groups     kernels/  device code
  *   nccl_table.c     NCCL's functions
  *   cuda_direct.c    which plans are one kernel over peer memory, from making to leaving one
  *   peer_two_shot.c peer_connect.c   that kernel's memory and tables; its peers
