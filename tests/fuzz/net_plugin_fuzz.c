@@ -9,9 +9,8 @@
  *     first room; or the codec
  *     4-: the bytes
  */
-#include "fuzz/fuzz.h"
+#include "fuzz/fuzz_input.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,12 +39,6 @@ enum {
 #define SOCKS 4
 #define RECEIVES 8
 #define ROOM_MAX 70000
-
-struct input {
-    const uint8_t *data; /* after the head */
-    size_t size;
-    uint8_t target, flags, piece, number;
-};
 
 static char said[512]; /* the last warning */
 
@@ -584,18 +577,6 @@ static void (*const targets[])(const struct input *) = {
     run_stranger, run_hello, run_data, run_packed, run_unpack, run_acceptor, run_handle,
 };
 
-static int count_descriptors(void)
-{
-    DIR *const dir = opendir("/proc/self/fd");
-    int n = 0;
-
-    REQUIRE(dir != NULL);
-    while (readdir(dir) != NULL)
-        n++;
-    (void)closedir(dir);
-    return n;
-}
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     void *ctx = NULL;
@@ -614,16 +595,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < FUZZ_HEAD_BYTES)
         return 0;
 
-    const struct input in = {
-        .data = data + FUZZ_HEAD_BYTES,
-        .size = size - FUZZ_HEAD_BYTES,
-        .target = data[0] % DSC_ARRAY_LEN(targets),
-        .flags = data[1],
-        .piece = data[2],
-        .number = data[3],
-    };
+    const struct input in = read_input(data, size, DSC_ARRAY_LEN(targets));
     const int n_descriptors = count_descriptors();
 
+    REQUIRE(n_descriptors > 0);
     targets[in.target](&in);
     REQUIRE(count_descriptors() == n_descriptors);
     return 0;

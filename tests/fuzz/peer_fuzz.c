@@ -7,9 +7,8 @@
  *     byte 0: target, 1: FLAG_*, 2: bytes per send, 3: number of strangers or of the data link
  *     4-: the bytes that are sent
  */
-#include "fuzz/fuzz.h"
+#include "fuzz/fuzz_input.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -38,12 +37,6 @@ enum {
 #define STRANGERS_MAX 4
 #define RANKS 2
 #define TIMEOUT_AT (DSC_FRAME_BYTES + 12) /* of a record */
-
-struct input {
-    const uint8_t *data; /* after the head */
-    size_t size;
-    uint8_t target, flags, piece, number;
-};
 
 #define REQUIRE(cond)                                                              \
     do {                                                                           \
@@ -590,18 +583,6 @@ static void (*const targets[])(const struct input *) = {
     run_net_stranger, run_net_insider, run_net_hello,
 };
 
-static int count_descriptors(void)
-{
-    DIR *const dir = opendir("/proc/self/fd");
-    int n = 0;
-
-    REQUIRE(dir != NULL);
-    while (readdir(dir) != NULL)
-        n++;
-    (void)closedir(dir);
-    return n;
-}
-
 /* What a service that has given up still holds goes with its thread, a moment later. */
 static bool is_back_at(int n_descriptors)
 {
@@ -634,16 +615,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < FUZZ_HEAD_BYTES)
         return 0;
 
-    const struct input in = {
-        .data = data + FUZZ_HEAD_BYTES,
-        .size = size - FUZZ_HEAD_BYTES,
-        .target = data[0] % DSC_ARRAY_LEN(targets),
-        .flags = data[1],
-        .piece = data[2],
-        .number = data[3],
-    };
+    const struct input in = read_input(data, size, DSC_ARRAY_LEN(targets));
     const int n_descriptors = count_descriptors();
 
+    REQUIRE(n_descriptors > 0);
     targets[in.target](&in);
     REQUIRE(is_back_at(n_descriptors));
     return 0;
