@@ -4,7 +4,7 @@
  * `struct nccl_net_v12`, which is what every kind of network is here. Contracts of its functions
  * are NCCL's; what this project adds:
  *
- * - maxRecvs is 1 and memory is host memory;
+ * - maxRecvs is 1; memory is the host's, or a GPU's where RDMA reaches it;
  * - connections are FIFO; a message that is longer than its receive fails, naming both sizes;
  * - *request is always written, so it never stays NCCL_OPTIONAL_COMPLETION;
  * - lines of LL and LL128, which a GPU polls while they arrive, are published in order

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-LAYERS = {'core': 0, 'codec': 1, 'device': 1, 'feedback': 1, 'topo': 1, 'transport': 2, 'kernels': 2,
-          'plan': 3, 'tuner': 4, 'exec': 5, 'comm': 6, 'batch': 7, 'cuda': 7}
+LAYERS = {'core': 0, 'codec': 1, 'feedback': 1, 'topo': 1, 'transport': 2, 'kernels': 2, 'plan': 3,
+          'tuner': 4, 'exec': 5, 'comm': 6, 'cuda': 7}
 SHARED_SECOND_HEADERS = {
     'codec/kernels.h',  # the primitives, used by executors and checks too
     'kernels/stage.h', 'kernels/two_shot.h'}  # what host code launches
@@ -122,7 +122,7 @@ def include_findings(where, module, include):
 
 
 def check_perf_includes(args):
-    """Perf programs are users of the public headers, but for two tools."""
+    """Perf programs are users of the public headers, but for PERF_INTERNAL."""
     for path in files(args, C_EXTS, 'perf/'):
         if os.path.basename(path) in PERF_INTERNAL:
             continue
