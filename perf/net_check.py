@@ -3,8 +3,9 @@
 """The net plugin against what the sockets below it can do: net_check.py CHECK [options].
 
   local     two processes on this host: throughput and CPU time per byte against iperf3 with the same
-            number of sockets, each at least 0.95 times and at most 1.2 times. iperf3 sleeps while
-            nothing comes; NCCL polls, whatever the net: that time is shown, and is not the net's
+            number of sockets and congestion control, each at least 0.95 times and at most 1.2 times,
+            after a second to warm up. iperf3 sleeps while nothing comes; NCCL polls, whatever the
+            net: that time is shown, and is not the net's
   latency   round trips of 8 bytes against plain sockets, at most 1.3 times
   link      over a link held to 10 Gbit/s in network namespaces (root): at least 0.95 of its payload
   lossless  over 1 Gbit/s (root), with compression on and off: gradients, LL data, random bytes
@@ -63,13 +64,12 @@ def reports(text):
     return {r['role']: r for r in map(json.loads, text.splitlines())}
 
 
-def stream_reports(text, message_bytes):
-    """Of both ends. The receiver's clock starts when the first message is there."""
+def stream_reports(text):
+    """Of both ends."""
     out = reports(text)
-    sent, received = out['send'], out['receive']
-    if sent['bytes'] != received['bytes'] + message_bytes:
-        raise netns.Failed('%d bytes were sent, %d received after the first message of %d' %
-                           (sent['bytes'], received['bytes'], message_bytes))
+    sent, received = (out[role]['all_bytes'] for role in ('send', 'receive'))
+    if sent != received:
+        raise netns.Failed('%d bytes were sent, %d received' % (sent, received))
     for side in out.values():
         if not (side['bytes'] > 0 and side['seconds'] > 0 and 0 <= side['waited_s'] <= side['cpu_s']):
             raise netns.Failed('net_perf says what cannot be: %s' % side)
@@ -78,12 +78,28 @@ def stream_reports(text, message_bytes):
 
 def local_net(args):
     out = stream_reports(run_json([args.net_perf, '--plugin=' + args.plugin,
-                                   '--bytes=%d' % MESSAGE_BYTES, '--seconds=%g' % args.seconds],
+                                   '--bytes=%d' % MESSAGE_BYTES, '--seconds=%g' % args.seconds,
+                                   '--warm=%d' % args.warm, '--in-flight=%d' % args.in_flight],
                                   {'DSCOMM_SOCKET_IFNAME': 'lo',
-                                   'DSCOMM_SOCKET_NSOCKS': str(args.socks)}), MESSAGE_BYTES)
+                                   'DSCOMM_SOCKET_CONGESTION': args.congestion,
+                                   'DSCOMM_SOCKET_NSOCKS': str(args.socks)}))
     received = out['receive']
     cpu, waited = (sum(side[what] for side in out.values()) for what in ('cpu_s', 'waited_s'))
     return received['bytes'] / received['seconds'], (cpu - waited) / received['bytes'], waited / cpu
+
+
+def net_congestion():
+    """The congestion control that the net takes by itself: the system's, but for BBR."""
+    with socket.socket() as sock:
+        def option():
+            return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b'\0')
+        for instead in (b'cubic', b'reno'):
+            if option().startswith(b'bbr'):
+                try:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, instead)
+                except OSError:
+                    pass
+        return option().decode()
 
 
 def free_port():
@@ -96,7 +112,8 @@ def local_iperf(args):
     port = free_port()
     server = subprocess.Popen(['iperf3', '-s', '-1', '-p', port], stdout=subprocess.DEVNULL)
     client = ['iperf3', '-c', '127.0.0.1', '-p', port, '-l', str(MESSAGE_BYTES), '-P',
-              str(args.socks), '-t', '%d' % max(1, args.seconds), '-J']
+              str(args.socks), '-C', args.congestion, '-O', str(args.warm), '-t',
+              '%d' % max(1, args.seconds), '-J']
     deadline = time.monotonic() + 20
     try:
         while True:
@@ -157,7 +174,7 @@ def over_link(net, args, data, env, message_bytes=MESSAGE_BYTES):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                     for i, role in enumerate(('send', 'receive'))]
         texts = netns.wait_for(net, children, 60 + args.seconds, 'net_perf')
-    received = stream_reports(''.join(texts), message_bytes)['receive']
+    received = stream_reports(''.join(texts))['receive']
     return received['bytes'] / received['seconds']
 
 
@@ -271,7 +288,7 @@ def perftest(program, size, count, column, options=()):
 
 def check_rdma(args, judge):
     def stream():
-        out = stream_reports(over_ports(args, ['--bytes=%d' % MESSAGE_BYTES]), MESSAGE_BYTES)
+        out = stream_reports(over_ports(args, ['--bytes=%d' % MESSAGE_BYTES]))
         return out['receive']['bytes'] / out['receive']['seconds'] / (1 << 20)
 
     def ping():
@@ -314,11 +331,15 @@ def main():
     parser.add_argument('--plugin', default=os.path.join(build, 'plugin', 'libnccl-net-dscomm.so'))
     parser.add_argument('--rounds', type=int, default=11)
     parser.add_argument('--seconds', type=float, default=1)
+    parser.add_argument('--warm', type=int, default=1, help='seconds before those of local')
     parser.add_argument('--socks', type=int, default=1)
+    parser.add_argument('--in-flight', type=int, default=8, help='messages at a time in local')
+    parser.add_argument('--congestion', default=net_congestion(),
+                        help='congestion control in local, for both; default: %(default)s')
     parser.add_argument('--functional', action='store_true')
     args = parser.parse_args()
     if args.functional:
-        args.rounds, args.seconds = 1, 0.2
+        args.rounds, args.seconds, args.warm = 1, 0.2, 0
     reason = why_not(args.check)
     if reason:
         print(reason)

@@ -3,14 +3,17 @@
  * Throughput and latency of a net plugin of NCCL, by what NCCL would call: two processes, one
  * connection each way, host memory.
  *
- *   net_perf --plugin=PATH [--bytes=N] [--in-flight=N] [--seconds=S] [--data=KIND] [--latency]
+ *   net_perf --plugin=PATH [--bytes=N] [--in-flight=N] [--warm=S] [--seconds=S] [--data=KIND]
+ *            [--latency]
  *   net_perf --bare --latency            the same ping-pong over plain sockets, one per direction
  *   ... --role=send|receive --meet=FILE  one of both processes, for different hosts or namespaces;
  *                                        FILE.0 and FILE.1 carry the handles
  *
  * KIND is zeros, random, or FILE[:ll]: the contents of a file over and over, with :ll as the data
- * of NCCL's protocol LL. Prints one JSON object per process: cpu_s is its CPU time, waited_s how
- * much of that went into calls while nothing came or went: NCCL's progress thread polls, too.
+ * of NCCL's protocol LL. Prints one JSON object per process: bytes are what came or went in so many
+ * seconds after the first message and the warm-up, all_bytes with these; cpu_s is the process's CPU
+ * time in them, waited_s how much of that went into calls while nothing came or went: NCCL's
+ * progress thread polls, too.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -42,7 +45,7 @@ static struct {
     const char *plugin, *data, *meet, *role;
     size_t bytes;
     int in_flight, abi;
-    double seconds;
+    double seconds, warm;
     bool latency, bare;
 } opt = { .data = "random", .meet = NULL, .bytes = 1 << 20, .in_flight = 8, .seconds = 1 };
 
@@ -253,10 +256,37 @@ static void fill_data(uint8_t *data, size_t bytes)
 
 struct stream {
     void *requests[IN_FLIGHT_MAX];
-    uint64_t begun, done, bytes;
-    double round_s;  /* CPU time when the present round of calls began */
+    uint64_t begun, done, all_bytes;
+    double warm_until_s; /* 0: no message is done yet */
+    double start_s;      /* of what is measured; 0: not yet */
+    uint64_t bytes;      /* since then, as all below */
+    double seconds, start_cpu_s, cpu_s;
     double waited_s; /* in rounds that moved nothing */
+    double round_s;  /* CPU time when the present round of calls began */
 };
+
+/* A message is done: the first one after the warm-up starts the clocks, the empty one stops them. */
+static void count(struct stream *s, int bytes)
+{
+    s->all_bytes += (uint64_t)bytes;
+    if (s->start_s == 0) {
+        const double now = now_s();
+
+        if (s->warm_until_s == 0)
+            s->warm_until_s = now + opt.warm;
+        if (now < s->warm_until_s)
+            return;
+        s->start_s = now;
+        s->start_cpu_s = cpu_s();
+        s->waited_s = 0;
+        return;
+    }
+    s->bytes += (uint64_t)bytes;
+    if (bytes == 0) {
+        s->seconds = now_s() - s->start_s;
+        s->cpu_s = cpu_s() - s->start_cpu_s;
+    }
+}
 
 /* The end of a round, and the beginning of the next. */
 static void end_round(struct stream *s, bool moved)
@@ -279,13 +309,13 @@ static bool finish_oldest(struct stream *s, int *bytes)
     if (s->done == s->begun || !is_done(*oldest, bytes))
         return false;
     s->done++;
-    s->bytes += (uint64_t)*bytes;
+    count(s, *bytes);
     return true;
 }
 
 static void send_stream(void *comm, uint8_t *data, void *mr, struct stream *s)
 {
-    const double end = now_s() + opt.seconds;
+    const double end = now_s() + opt.warm + opt.seconds;
     bool over = false, last = false;
     int bytes;
 
@@ -305,12 +335,12 @@ static void send_stream(void *comm, uint8_t *data, void *mr, struct stream *s)
     }
 }
 
-static double receive_stream(void *comm, uint8_t *data, void *mr, struct stream *s)
+static void receive_stream(void *comm, uint8_t *data, void *mr, struct stream *s)
 {
-    double start = 0;
-    int bytes = 1;
+    bool over = false;
+    int bytes;
 
-    for (;;) {
+    while (!over) {
         const uint64_t i = s->begun % (uint64_t)opt.in_flight;
         bool moved = false;
 
@@ -321,12 +351,7 @@ static double receive_stream(void *comm, uint8_t *data, void *mr, struct stream 
         }
         if (finish_oldest(s, &bytes)) {
             moved = true;
-            if (start == 0) {
-                start = now_s();
-                s->bytes = 0;
-            }
-            if (bytes == 0)
-                return now_s() - start;
+            over = bytes == 0;
         }
         end_round(s, moved);
     }
@@ -349,24 +374,20 @@ static void measure_throughput(int self, const struct link *link)
     uint8_t *const data = aligned_alloc(4096, (total + 4095) / 4096 * 4096);
     void *const comm = self == 0 ? link->send : link->recv;
     struct stream s = { 0 };
-    const double cpu = cpu_s();
-    double seconds = opt.seconds;
     void *mr = NULL;
 
     if (data == NULL)
         die("no memory for %zu bytes", total);
     fill_data(data, total);
     ok(net->reg_mr(comm, data, total, NCCL_PTR_HOST, &mr), "reg_mr");
-    const double prepared = cpu_s() - cpu;
-
     if (self == 0)
         send_stream(comm, data, mr, &s);
     else
-        seconds = receive_stream(comm, data, mr, &s);
-    printf("{\"role\": \"%s\", \"bytes\": %llu, \"seconds\": %.6f, \"cpu_s\": %.6f, "
-           "\"waited_s\": %.6f}\n",
-           self == 0 ? "send" : "receive", (unsigned long long)s.bytes, seconds,
-           cpu_s() - cpu - prepared, s.waited_s);
+        receive_stream(comm, data, mr, &s);
+    printf("{\"role\": \"%s\", \"bytes\": %llu, \"all_bytes\": %llu, \"seconds\": %.6f, "
+           "\"cpu_s\": %.6f, \"waited_s\": %.6f}\n",
+           self == 0 ? "send" : "receive", (unsigned long long)s.bytes,
+           (unsigned long long)s.all_bytes, s.seconds, s.cpu_s, s.waited_s);
     await_the_end(self, link, data);
     ok(net->dereg_mr(comm, mr), "dereg_mr");
     free(data);
@@ -590,6 +611,8 @@ static bool parse(const char *word)
         opt.in_flight = atoi(value);
     else if (strncmp(word, "--seconds=", 10) == 0)
         opt.seconds = atof(value);
+    else if (strncmp(word, "--warm=", 7) == 0)
+        opt.warm = atof(value);
     else if (strncmp(word, "--data=", 7) == 0)
         opt.data = value;
     else if (strncmp(word, "--meet=", 7) == 0)

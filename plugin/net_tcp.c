@@ -128,6 +128,21 @@ static struct tcp_request *begin_request(struct tcp_comm *comm, void *data, size
     return request;
 }
 
+/*
+ * A message that comes so soon after another one goes whole: at that rate CPU time is short, and the
+ * other sockets have the messages around it.
+ */
+#define STREAM_NS 200000u
+
+static int stripes_of_next(struct tcp_comm *comm)
+{
+    const uint64_t now = comm->n_socks > 1 ? dsc_now_ns() : 0;
+    const bool is_stream = now - comm->begun_ns < STREAM_NS || comm->n_unsent >= comm->n_socks;
+
+    comm->begun_ns = now;
+    return is_stream ? 1 : comm->n_socks;
+}
+
 static nccl_result_t tcp_isend(void *send_comm, void *data, size_t bytes, int tag, void *mr,
                                void *profiler_handle, void **request)
 {
@@ -141,7 +156,7 @@ static nccl_result_t tcp_isend(void *send_comm, void *data, size_t bytes, int ta
     begun = begin_request(comm, data, bytes);
     if (begun == NULL)
         return tcp_send_progress(comm);
-    begun->stripes = comm->n_unsent < comm->n_socks ? comm->n_socks : 1;
+    begun->stripes = stripes_of_next(comm);
     comm->n_unsent++;
     begun->ordered = net_lines_kind(data, bytes) != NET_LINES_NONE;
     *request = begun;

@@ -3,7 +3,8 @@
  * Private to plugin/net_tcp*.c. A connection is 1 to 16 sockets in one direction. Message number s
  * begins on socket s % n with its header; it may be cut into stripes, the j-th goes to socket
  * (s + j) % n. Both ends know the order of everything on every socket, so no stripe has a header.
- * Where enough messages are under way to keep all sockets busy, each goes whole: fewer calls.
+ * Where messages follow each other closely they keep all sockets busy, and each goes whole: a stripe
+ * costs a call, a short packet at its end and an answer to that one.
  *
  *     header: | bytes u64 | sequence u32 | flags u8 | stripes at most u8 | 0 u16 |   little endian
  *
@@ -19,9 +20,9 @@
 #include "net_kind.h"
 
 #define TCP_SOCKS_MAX NET_SOCKS_MAX
-#define TCP_WIRE_VERSION 1u
+#define TCP_WIRE_VERSION 2u
 #define TCP_HEADER_BYTES 16
-#define TCP_STRIPE_MIN ((size_t)128 << 10) /* below, a system call costs more than it spreads */
+#define TCP_STRIPE_MIN ((size_t)512 << 10) /* below, a stripe costs more than it spreads */
 #define TCP_STRIPE_ALIGN 128               /* no line is cut */
 #define TCP_FLAG_LINES 1u /* of the header: the content is polled, publish in order */
 
@@ -57,6 +58,7 @@ struct tcp_comm {
     uint64_t next_seq;    /* of the next isend() or irecv() */
     int n_unsent;         /* sending: messages of which something is left */
     uint64_t retry_ns;    /* sending: sockets were full; not before */
+    uint64_t begun_ns;    /* sending: the last message */
     struct tcp_request requests[NCCL_REQUESTS_MAX];
     struct tcp_sock socks[TCP_SOCKS_MAX];
     char peer[DSC_ADDR_TEXT_BYTES];

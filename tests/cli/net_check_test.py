@@ -72,9 +72,16 @@ class NetPerf(unittest.TestCase):
                 with self.subTest(size=size, socks=socks, mode=mode):
                     out = self.stream('--bytes=%d' % size, DSCOMM_SOCKET_NSOCKS=str(socks),
                                       DSCOMM_NET_COMPRESS=mode)
-                    self.assertEqual(out['send']['bytes'], out['receive']['bytes'] + size)
+                    self.assertEqual(out['send']['all_bytes'], out['receive']['all_bytes'])
                     for side in out.values():
+                        self.assertEqual(side['bytes'], side['all_bytes'] - size)
                         self.assertLessEqual(side['waited_s'], side['cpu_s'])
+
+    def test_warm_up(self):
+        """What moves before the measured seconds is counted apart."""
+        for side in self.stream('--warm=0.2', '--seconds=0.5', '--bytes=4096').values():
+            self.assertGreater(side['bytes'], 0)
+            self.assertLess(side['bytes'] + 4096, side['all_bytes'])
 
     def test_bad_arguments(self):
         for words, part in ((('--bytes=0',), '--bytes'), (('--in-flight=33',), '1 to 32'),

@@ -197,6 +197,59 @@ static void case_order_32(void)
     run_sides(send_32, receive_32);
 }
 
+/* ---- bursts of long messages: the first of each comes alone, which may be cut over sockets ---- */
+
+enum { N_BURSTS = 6, BURST = 8, BURST_BYTES = 3 << 20 };
+
+static size_t burst_bytes(int i)
+{
+    return 400000 + (size_t)i * 262139 % 2600000;
+}
+
+static void move_bursts(struct side *side, bool sends)
+{
+    uint8_t *const data = malloc((size_t)BURST * BURST_BYTES);
+    void *const mr = reg(side->comm, data, (size_t)BURST * BURST_BYTES);
+    void *requests[BURST];
+
+    for (int first = 0; first < N_BURSTS * BURST; first += BURST) {
+        for (int i = 0; i < BURST && sends; i++)
+            fill(data + (size_t)i * BURST_BYTES, burst_bytes(first + i), (uint64_t)(first + i));
+        for (int i = 0; i < BURST; i++) {
+            uint8_t *const p = data + (size_t)i * BURST_BYTES;
+
+            requests[i] = sends ? send_now(side->comm, p, burst_bytes(first + i), mr)
+                                : recv_now(side->comm, p, BURST_BYTES, mr);
+        }
+        for (int i = 0; i < BURST; i++) {
+            const int bytes = wait_done(requests[i]);
+
+            CHECK((size_t)bytes == burst_bytes(first + i), "message %d: %d bytes", first + i,
+                  bytes);
+            CHECK(is_filled(data + (size_t)i * BURST_BYTES, (size_t)bytes, (uint64_t)(first + i)),
+                  "message %d is wrong or at the wrong place", first + i);
+        }
+    }
+    dereg(side->comm, mr);
+    free(data);
+}
+
+static void send_bursts(struct side *side)
+{
+    move_bursts(side, true);
+}
+
+static void receive_bursts(struct side *side)
+{
+    move_bursts(side, false);
+}
+
+static void case_bursts(void)
+{
+    load_plugin();
+    run_sides(send_bursts, receive_bursts);
+}
+
 /* As many sends as there may be, before anybody receives; more are refused or taken, never lost. */
 static void case_back_pressure(void)
 {
@@ -446,6 +499,7 @@ const struct net_test data_cases[] = {
     { "contents", case_contents },
     { "order", case_order },
     { "order_32", case_order_32 },
+    { "bursts", case_bursts },
     { "back_pressure", case_back_pressure },
     { "too_many_receives", case_too_many_receives },
     { "does_not_fit", case_does_not_fit },
