@@ -238,6 +238,13 @@ def check_lossless(args, judge):
 # ---- over RDMA ----
 
 RDMA_PORTS = ('rxe0', 'rxe1')
+# tests/vm/init.c has the packets for a port handled by the CPU of its number. Which CPUs the
+# programs are on makes a round trip half as long again: both have the same, the faster ones.
+RDMA_CPUS = {'rxe0': 1, 'rxe1': 0}
+
+
+def on_cpu_of(port, words):
+    return ['taskset', '-c', str(RDMA_CPUS[port])] + words
 
 
 def finish(children, what):
@@ -254,8 +261,9 @@ def over_ports(args, options):
     """Reports of net_perf, its sender on one port, its receiver on the other."""
     with tempfile.TemporaryDirectory() as folder:
         children = [subprocess.Popen(
-            [args.net_perf, '--plugin=' + args.plugin, '--role=' + role, '--seconds=%g' % args.seconds,
-             '--meet=' + os.path.join(folder, 'meet')] + options, text=True,
+            on_cpu_of(port, [args.net_perf, '--plugin=' + args.plugin, '--role=' + role,
+                             '--seconds=%g' % args.seconds,
+                             '--meet=' + os.path.join(folder, 'meet')] + options), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, 'DSCOMM_NET': 'verbs', 'DSCOMM_IB_HCA': '=' + port})
                     for role, port in zip(('send', 'receive'), RDMA_PORTS)]
@@ -266,14 +274,15 @@ def perftest(program, size, count, column, options=()):
     """A column of the one line of figures that a pair of the program prints."""
     port = free_port()
     words = [program, '-F', '-x', '1', '-s', str(size), '-n', str(count), '-p', port, *options]
-    server = subprocess.Popen(words + ['-d', RDMA_PORTS[1]], stdout=subprocess.DEVNULL,
+    near, far = RDMA_PORTS
+    server = subprocess.Popen(on_cpu_of(far, words + ['-d', far]), stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 30
     try:
         while True:
             time.sleep(0.3)  # until it listens
             try:
-                text = run_json(words + ['-d', RDMA_PORTS[0], '127.0.0.1'])
+                text = run_json(on_cpu_of(near, words + ['-d', near, '127.0.0.1']))
                 break
             except netns.Failed:
                 if time.monotonic() > deadline:
@@ -303,8 +312,8 @@ def check_rdma(args, judge):
     judge.at_least('RDMA, 1 MiB: rate / ib_write_bw', median(ours) / median(write), 0.9)
     judge.at_least('RDMA, 1 MiB: rate / ib_send_bw', median(ours) / median(send), 0.9)
     late, theirs = alternate(args, ping, lambda: perftest('ib_send_lat', 8, 1000, 4))
-    print('best one way: net %.1f us, ib_send_lat %.1f us' % (min(late), min(theirs)))
-    judge.at_most('RDMA, latency of 8 bytes / ib_send_lat', min(late) / min(theirs), 1.3)
+    print('one way: net %.1f us, ib_send_lat %.1f us' % (median(late), median(theirs)))
+    judge.at_most('RDMA, latency of 8 bytes / ib_send_lat', median(late) / median(theirs), 1.3)
 
 
 CHECKS = {'local': check_local, 'latency': check_latency, 'link': check_link,

@@ -207,7 +207,7 @@ static nccl_result_t verbs_isend(void *send_comm, void *data, size_t bytes, int 
         begun->is_lines = !region->region->is_gpu && bytes < VERBS_BYTES_MAX &&
                           net_lines_kind(data, bytes) != NET_LINES_NONE;
     *request = begun;
-    return verbs_send_progress(comm);
+    return verbs_send_posts(comm); /* test() polls; here that would make the message wait */
 }
 
 static nccl_result_t verbs_irecv(void *recv_comm, int n, void **data, size_t *bytes, int *tags,
@@ -234,7 +234,7 @@ static nccl_result_t verbs_irecv(void *recv_comm, int n, void **data, size_t *by
         return NCCL_SUCCESS;
     begun->is_lines = polled;
     *request = begun;
-    return verbs_recv_progress(comm);
+    return verbs_recv_offers(comm);
 }
 
 /* Host memory is coherent: what test() has reported is there. */

@@ -163,8 +163,6 @@ static inline struct verbs_request *verbs_request_of(struct verbs_comm *comm, ui
 /* Says what went wrong, once; the connection is of no use from then on. Returns result. */
 nccl_result_t verbs_fail(struct verbs_comm *comm, nccl_result_t result, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* A request of this connection is over. */
-void verbs_request_end(struct verbs_request *request);
 
 /* ---- net_verbs_device.c ---- */
 
@@ -213,9 +211,12 @@ nccl_result_t verbs_may_post(struct verbs_comm *comm, bool *may);
 
 /* ---- net_verbs_tx.c, net_verbs_rx.c ---- */
 
+/* Polls, then posts what can be; _posts() and _offers() only post. */
 nccl_result_t verbs_send_progress(struct verbs_comm *comm);
+nccl_result_t verbs_send_posts(struct verbs_comm *comm);
 nccl_result_t verbs_take_credit(struct verbs_comm *comm, const uint8_t *bytes, uint32_t n);
 nccl_result_t verbs_recv_progress(struct verbs_comm *comm);
+nccl_result_t verbs_recv_offers(struct verbs_comm *comm);
 nccl_result_t verbs_take_arrival(struct verbs_comm *comm, uint32_t immediate);
 void verbs_frames_free(struct verbs_comm *comm);
 

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "net_verbs.h"
 
@@ -165,9 +166,18 @@ nccl_result_t verbs_poll(struct verbs_comm *comm)
     return result == NCCL_SUCCESS ? tell_failure(comm) : result;
 }
 
+/* To some milliseconds, in fewer instructions: every message asks. */
+static uint64_t about_now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 nccl_result_t verbs_may_post(struct verbs_comm *comm, bool *may)
 {
-    const uint64_t now_ns = dsc_now_ns();
+    const uint64_t now_ns = about_now_ns();
 
     *may = verbs_can_post(comm) && !comm->peer_left && comm->failure_ns == 0;
     if (!verbs_device_is_down(comm->device, now_ns)) {

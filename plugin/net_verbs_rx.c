@@ -250,15 +250,22 @@ static nccl_result_t offer(struct verbs_comm *comm, bool *waits)
     return tell_read(comm);
 }
 
+nccl_result_t verbs_recv_offers(struct verbs_comm *comm)
+{
+    nccl_result_t result = empty_inbox(comm);
+    bool waits = false;
+
+    while (result == NCCL_SUCCESS && !waits)
+        result = offer(comm, &waits);
+    return result;
+}
+
 nccl_result_t verbs_recv_progress(struct verbs_comm *comm)
 {
     nccl_result_t result = verbs_poll(comm);
-    bool waits = false;
 
     if (result == NCCL_SUCCESS)
-        result = empty_inbox(comm);
-    while (result == NCCL_SUCCESS && !waits)
-        result = offer(comm, &waits);
+        result = verbs_recv_offers(comm);
     if (result == NCCL_SUCCESS && comm->peer_left && comm->come_seq < comm->next_seq)
         result = verbs_fail(comm, NCCL_REMOTE_ERROR,
                             "it has closed the connection before it sent message %llu",

@@ -162,9 +162,9 @@ static nccl_result_t check_left(struct verbs_comm *comm)
     return NCCL_SUCCESS;
 }
 
-nccl_result_t verbs_send_progress(struct verbs_comm *comm)
+nccl_result_t verbs_send_posts(struct verbs_comm *comm)
 {
-    nccl_result_t result = verbs_poll(comm);
+    nccl_result_t result = NCCL_SUCCESS;
     bool waits = false;
 
     while (result == NCCL_SUCCESS && !waits && comm->at_seq < comm->next_seq) {
@@ -175,5 +175,14 @@ nccl_result_t verbs_send_progress(struct verbs_comm *comm)
         if (result == NCCL_SUCCESS && may)
             result = post_next(comm, &waits);
     }
+    return result;
+}
+
+nccl_result_t verbs_send_progress(struct verbs_comm *comm)
+{
+    nccl_result_t result = verbs_poll(comm);
+
+    if (result == NCCL_SUCCESS)
+        result = verbs_send_posts(comm);
     return result == NCCL_SUCCESS && comm->peer_left ? check_left(comm) : result;
 }
