@@ -6,6 +6,7 @@
 #
 # PART   whole    all cases by the newest version, those that an adapter could spoil by the others
 #        packed   all cases with messages that are shrunk
+#        brief    what uses memory in the most ways, for AddressSanitizer
 #        faults   a link that loses packets or goes down, limits, settings
 #        lines    10^7 lines each of LL and LL128 under a poller's eyes, shrunk and not: by hand
 part=$1 harness=$2 plugin=$3
@@ -28,6 +29,10 @@ whole)
 packed)
     DSCOMM_NET_COMPRESS=on run --lines=100000 --cycles=20
     ;;
+brief)
+    run --lines=5000 --case=sizes,order,back_pressure,does_not_fit,registration,threads,ll128_poller,\
+ll_poller,close_in_flight,close_after_last,receiver_killed,half_message
+    ;;
 faults)
     run --rdma
     ;;
@@ -37,7 +42,7 @@ lines)
     done
     ;;
 *)
-    echo "unknown part $part: whole, packed, faults, lines" >&2
+    echo "unknown part $part: whole, packed, brief, faults, lines" >&2
     bad=2
     ;;
 esac

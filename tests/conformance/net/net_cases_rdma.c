@@ -220,6 +220,7 @@ static void send_into_trouble(struct side *side)
     shell("ip link set veth0 up; ip link set veth1 up");
     if (trouble != NULL)
         tell(side);
+    free(data);
 }
 
 /* Reads for ever; dies when told to. */
@@ -395,6 +396,8 @@ static void use_little_memory(void)
     dereg(ends.recv, reg(ends.recv, other, BYTES)); /* the last user has let go */
     close_ends(&ends);
     OK(net->finalize(ends.ctx));
+    free(small);
+    free(other);
 }
 
 static void case_memlock(void)
