@@ -12,11 +12,6 @@
 #include <time.h>
 
 #define DESCRIPTOR "measure"
-#define SMALL_ELEMS 16 /* a call whose elements cost nothing */
-/* A call of many operations whose elements cost next to nothing, for each rank: */
-#define MANY_CHUNK_ELEMS 256
-#define MANY_CHUNKS 8
-#define CALLS_PER_ROUND 8
 
 uint64_t dsc_thread_cpu_ns(void)
 {
@@ -60,6 +55,7 @@ dscomm_status_t dsc_meter_agree(struct dsc_meter *m, uint64_t value, struct dsc_
             agreed_out->most = all[r];
         if (all[r] != 0 && (agreed_out->least == 0 || all[r] < agreed_out->least))
             agreed_out->least = all[r];
+        agreed_out->mean += all[r] / n;
     }
     dsc_free(all);
     return st;
@@ -103,123 +99,13 @@ dscomm_status_t dsc_comm_merge_rates(struct dscomm_comm *comm, struct dsc_rates 
     return st;
 }
 
-/* ---- what a call costs besides its messages and elements ---- */
-
-struct call_cost {
-    uint64_t cpu_ns; /* of one call, its messages taken off */
-    uint32_t n_ops;
-};
-
-/* The tier that joins two ranks. */
-static int tier_between(const struct dscomm_comm *comm, int a, int b)
-{
-    for (int t = 0; t < comm->tiers.n_tiers; t++) {
-        const int *const group = comm->tiers.groups + (size_t)t * (size_t)comm->n_ranks;
-
-        if (group[a] == group[b])
-            return t;
-    }
-    return comm->tiers.n_tiers - 1;
-}
-
-static uint64_t messages_ns(const struct dsc_meter *m, const struct dscomm_plan *plan)
-{
-    uint64_t ns = 0;
-
-    for (int i = 0; i < plan->n_peers; i++)
-        ns += (uint64_t)(plan->n_tx[i] + plan->n_rx[i]) *
-              m->rates->tiers[tier_between(m->comm, m->comm->rank, plan->peers[i])].message_ns;
-    return ns;
-}
-
-static dscomm_status_t time_calls(struct dsc_meter *m, const struct dsc_shape *shape, float *vector,
-                                  struct call_cost *cost_out)
-{
-    uint64_t rounds[DSC_ROUNDS_MAX], off;
-    struct dsc_plan_entry *entry;
-    struct dsc_agreed agreed;
-
-    for (uint32_t i = 0; i < m->n_rounds; i++) {
-        uint64_t cpu;
-
-        DSC_TRY(dsc_meter_agree(m, 0, &agreed));
-        DSC_TRY(dsc_comm_plan(m->comm, shape, &entry));
-        cpu = dsc_thread_cpu_ns();
-        for (int k = 0; k < CALLS_PER_ROUND; k++) {
-            struct dsc_call call = { .send = vector, .recv = vector };
-
-            DSC_TRY(dsc_comm_execute(m->comm, entry, &call));
-        }
-        rounds[i] = (dsc_thread_cpu_ns() - cpu) / CALLS_PER_ROUND;
-    }
-    off = messages_ns(m, entry->plan);
-    cost_out->n_ops = entry->plan->n_ops;
-    cost_out->cpu_ns = dsc_quartile(rounds, m->n_rounds); /* others only add to it */
-    cost_out->cpu_ns -= dsc_min_u64(off, cost_out->cpu_ns);
-    return DSCOMM_OK;
-}
-
-static uint64_t less(uint64_t a, uint64_t b)
-{
-    return a - dsc_min_u64(a, b);
-}
-
-/*
- * Three calls tell the three costs apart: one stage; two stages with as many operations as it
- * takes; the same with more operations.
- */
-static dscomm_status_t time_three(struct dsc_meter *m, float *vector)
-{
-    const size_t chunks = (size_t)m->comm->n_ranks * MANY_CHUNK_ELEMS;
-    struct dsc_shape one =
-        dsc_shape_make(DSC_ALLREDUCE, SMALL_ELEMS, DSCOMM_FLOAT32, DSCOMM_SUM, NULL, false);
-    struct dsc_shape two = one, many;
-    struct call_cost a, b, c;
-    uint64_t op_ns, stage_ns;
-
-    one.choice.algorithm = DSC_ALG_ONE_SHOT;
-    two.count = chunks;
-    two.choice.algorithm = DSC_ALG_TWO_SHOT;
-    two.choice.chunk_elems = MANY_CHUNK_ELEMS;
-    two.choice.n_tiers = 1;
-    many = two;
-    many.count = chunks * MANY_CHUNKS;
-    DSC_TRY(time_calls(m, &one, vector, &a));
-    DSC_TRY(time_calls(m, &two, vector, &b));
-    DSC_TRY(time_calls(m, &many, vector, &c));
-    op_ns = c.n_ops > b.n_ops ? less(c.cpu_ns, b.cpu_ns) / (c.n_ops - b.n_ops) : 0;
-    a.cpu_ns = less(a.cpu_ns, a.n_ops * op_ns);
-    stage_ns = dsc_min_u64(less(less(b.cpu_ns, b.n_ops * op_ns), a.cpu_ns), a.cpu_ns);
-    m->rates->op_ns = (uint32_t)dsc_min_u64(op_ns, 1000000);
-    m->rates->stage_ns = (uint32_t)dsc_min_u64(stage_ns, 1000000000);
-    m->rates->call_ns = (uint32_t)dsc_min_u64(less(a.cpu_ns, stage_ns), 1000000000);
-    return DSCOMM_OK;
-}
-
-/* Without spinning: CPU time is work then. */
-static dscomm_status_t meter_calls(struct dsc_meter *m)
-{
-    const size_t n = (size_t)m->comm->n_ranks * MANY_CHUNK_ELEMS * MANY_CHUNKS;
-    float *const vector = dsc_calloc(DSC_MEM_COMM, n, sizeof(*vector));
-    uint64_t spin;
-    dscomm_status_t st;
-
-    if (vector == NULL)
-        return dsc_comm_fail(m->comm, NULL, dsc_fail(DSCOMM_ERR_NO_MEMORY, "%zu elements", n), -1);
-    spin = dsc_net_set_spin(m->comm->net, 0);
-    st = time_three(m, vector);
-    dsc_net_set_spin(m->comm->net, spin);
-    dsc_free(vector);
-    return st;
-}
-
 /* ---- all of it ---- */
 
 static dscomm_status_t measure(struct dsc_meter *m, const struct dsc_measure *what)
 {
     if (m->comm->n_ranks > 1) {
         DSC_TRY(dsc_meter_links(m, m->budget_ns * 2 / 5));
-        DSC_TRY(meter_calls(m));
+        DSC_TRY(dsc_meter_calls(m));
     }
     DSC_TRY(dsc_meter_codecs(m, what, m->budget_ns * 3 / 10));
     return dsc_comm_merge_rates(m->comm, m->rates);

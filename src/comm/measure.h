@@ -2,7 +2,7 @@
 /*
  * Private to src/comm: parts of a measurement. All of it is collective: ranks take the same turns,
  * and what one of them needs to know of the others it asks by dsc_meter_agree().
- *   measure.c          the whole, small calls, agreement
+ *   measure.c          the whole, agreement            measure_calls.c     calls
  *   measure_links.c    links of a tier                 measure_burst.c     messages over them
  *   measure_codecs.c   operations of plans
  */
@@ -27,14 +27,16 @@ uint64_t dsc_thread_cpu_ns(void);
 uint64_t dsc_median(uint64_t *values, size_t n);
 uint64_t dsc_quartile(uint64_t *values, size_t n);
 
-/* Least (of those above 0; 0: none is) and largest value of all ranks. Also a barrier. */
+/* Least (of those above 0; 0: none is), largest, and mean value of all ranks. Also a barrier. */
 struct dsc_agreed {
-    uint64_t least, most;
+    uint64_t least, most, mean;
 };
 dscomm_status_t dsc_meter_agree(struct dsc_meter *m, uint64_t value, struct dsc_agreed *agreed_out);
 
 /* Rates of all tiers, the same on all ranks. */
 dscomm_status_t dsc_meter_links(struct dsc_meter *m, uint64_t budget_ns);
+/* What calls cost besides messages and elements. */
+dscomm_status_t dsc_meter_calls(struct dsc_meter *m);
 /* Speeds on this rank, while all ranks do the same. Codecs for which no time is left are left out.
  */
 dscomm_status_t dsc_meter_codecs(struct dsc_meter *m, const struct dsc_measure *what,

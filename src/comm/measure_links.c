@@ -174,28 +174,40 @@ static dscomm_status_t measure_pair(struct links *l, struct dsc_tier_rates *rate
 
 /* ---- all at once ---- */
 
-/*
- * CPU time without spinning: what is left is work. Few messages at once, as calls send them: of
- * many the kernel copies more than caches hold.
- */
-static dscomm_status_t measure_cpu(struct links *l, struct dsc_tier_rates *rates, uint64_t ns)
+/* CPU time per byte, of messages in bursts of `count`; small_ns: of a message with next to none. */
+static dscomm_status_t measure_bytes(struct links *l, uint32_t count, uint64_t small_ns,
+                                     uint64_t ns, uint32_t *byte_fs_out)
 {
     const struct dsc_conn *const conn =
         l->all.out < 0 ? NULL : dsc_net_conn(l->comm->net, l->all.out);
     const bool by_memory = conn != NULL && !conn->ops->reads_once;
-    struct dsc_burst small = make_burst(l, &l->all, SMALL_BYTES, 64, 3);
-    struct dsc_burst big = make_burst(l, &l->all, l->big, IN_FLIGHT, 4);
-    struct outcome of_small, of_big;
-    uint64_t extra, fs;
+    const uint64_t private_ns = by_memory ? (l->fill_ns + l->read_ns) / 2 : 0;
+    struct dsc_burst b = make_burst(l, &l->all, l->big, count, 4);
+    struct outcome outcome;
 
-    DSC_TRY(rounds(l, &small, ns / 4, 0, &of_small));
-    DSC_TRY(rounds(l, &big, ns * 3 / 4, by_memory ? (l->fill_ns + l->read_ns) / 2 : 0, &of_big));
-    extra = of_big.cpu_ns - dsc_min_u64(of_small.cpu_ns, of_big.cpu_ns);
-    fs = extra * 1000000u / l->big;
-    rates->message_ns = (uint32_t)dsc_min_u64(of_small.cpu_ns, 1000000000u);
-    rates->byte_fs = (uint32_t)dsc_min_u64(fs, 1000000000u);
-    rates->by_memory = conn == NULL || by_memory; /* who is alone in its group has no say */
+    DSC_TRY(rounds(l, &b, ns, private_ns, &outcome));
+    outcome.cpu_ns -= dsc_min_u64(small_ns, outcome.cpu_ns);
+    *byte_fs_out = (uint32_t)dsc_min_u64(outcome.cpu_ns * 1000000u / l->big, 1000000000u);
     return DSCOMM_OK;
+}
+
+/*
+ * CPU time of messages and bytes, without spinning: what is left is work. Of few messages under way,
+ * as short calls send them, and of `count`: so many that the kernel copies more than caches hold.
+ */
+static dscomm_status_t measure_cpu(struct links *l, struct dsc_tier_rates *rates, uint32_t count,
+                                   uint64_t ns)
+{
+    const struct dsc_conn *const conn =
+        l->all.out < 0 ? NULL : dsc_net_conn(l->comm->net, l->all.out);
+    struct dsc_burst small = make_burst(l, &l->all, SMALL_BYTES, 64, 3);
+    struct outcome outcome;
+
+    rates->by_memory = conn == NULL || !conn->ops->reads_once; /* who is alone has no say */
+    DSC_TRY(rounds(l, &small, ns / 4, 0, &outcome));
+    rates->message_ns = (uint32_t)dsc_min_u64(outcome.cpu_ns, 1000000000u);
+    DSC_TRY(measure_bytes(l, IN_FLIGHT, rates->message_ns, ns / 2, &rates->byte_fs));
+    return measure_bytes(l, count, rates->message_ns, ns / 4, &rates->far_byte_fs);
 }
 
 static dscomm_status_t measure_all(struct links *l, struct dsc_tier_rates *rates, uint64_t ns)
@@ -210,8 +222,9 @@ static dscomm_status_t measure_all(struct links *l, struct dsc_tier_rates *rates
     b.count = fit_count(ns * 3 / 5 / (l->m->n_rounds + 1), outcome.message_ns, COUNT_MAX);
     DSC_TRY(rounds(l, &b, ns * 3 / 5, 0, &outcome));
     rates->bytes_per_s = rate_of(l->big, outcome.message_ns);
+    b.count = fit_count(ns / 12 / (l->m->n_rounds + 1), outcome.message_ns, COUNT_MAX);
     spin = dsc_net_set_spin(l->comm->net, 0);
-    st = measure_cpu(l, rates, ns / 3);
+    st = measure_cpu(l, rates, b.count, ns / 3);
     dsc_net_set_spin(l->comm->net, spin);
     return st;
 }

@@ -41,6 +41,13 @@ uint64_t dsc_mul_div(uint64_t a, uint64_t b, uint64_t c)
     return add(mul(whole, b), rest * b / c);
 }
 
+uint32_t dsc_mix_fs(uint32_t near_fs, uint32_t far_fs, uint64_t far_ppm)
+{
+    if (far_fs == 0)
+        return near_fs;
+    return (uint32_t)((near_fs * (DSC_MILLION - far_ppm) + far_fs * far_ppm) / DSC_MILLION);
+}
+
 /* How much longer a CPU takes that ranks share, in millionths. */
 static uint64_t sharing_ppm(uint64_t ranks, uint64_t cpus)
 {
@@ -64,15 +71,15 @@ static uint64_t message_bytes(const struct dsc_codec *codec, size_t n, uint64_t 
 }
 
 static bool sum_messages(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
-                         const struct dsc_rates *rates, struct sums *sums, struct dsc_cost *cost,
-                         int *tier_out)
+                         const struct dsc_rates *rates, uint64_t far_ppm, struct sums *sums,
+                         struct dsc_cost *cost, int *tier_out)
 {
     for (uint32_t i = 0; i < load->n_msgs; i++) {
         const struct dsc_load_msgs *const line = &load->msgs[i];
         const struct dsc_tier_rates *const tier = &rates->tiers[line->wire];
         const uint64_t bytes = mul(
             line->count, message_bytes(codecs[line->codec].codec, line->n, rates->header_bytes));
-        const uint64_t moved_fs = mul(bytes, tier->byte_fs);
+        const uint64_t moved_fs = mul(bytes, dsc_mix_fs(tier->byte_fs, tier->far_byte_fs, far_ppm));
         uint64_t *const sum =
             line->is_tx ? &sums->tx[line->stage][line->wire] : &sums->rx[line->stage][line->wire];
 
@@ -282,7 +289,7 @@ static uint64_t total_ns(const struct dsc_cost *cost, const struct work *own,
 
 bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
                  const struct dsc_question *question, const struct dsc_rates *rates,
-                 struct dsc_cost *cost_out, int *tier_out)
+                 uint64_t far_ppm, struct dsc_cost *cost_out, int *tier_out)
 {
     const uint64_t ranks =
         question->ranks_per_host > 0 ? (uint64_t)question->ranks_per_host : rates->ranks_per_host;
@@ -294,7 +301,7 @@ bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codec
     uint64_t fill_ns[DSC_MAX_TIERS] = { 0 }, codec_fs = 0, fixed_ns = rates->call_ns;
 
     memset(&sums, 0, sizeof(sums));
-    if (!sum_messages(load, codecs, rates, &sums, &cost, tier_out))
+    if (!sum_messages(load, codecs, rates, far_ppm, &sums, &cost, tier_out))
         return false;
     sum_ops(load, codecs, rates, &codec_fs, &fixed_ns);
     sum_stages(load, &sums, question, rates, &cost, fill_ns, &own.n_chunks);

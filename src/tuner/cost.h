@@ -17,10 +17,16 @@ struct dsc_cost {
     uint64_t messages;
 };
 
-/* False: messages cross a tier that was not measured; its number. */
+/*
+ * far_ppm: share of a call's data that no cache holds. False: messages cross a tier that was not
+ * measured; its number.
+ */
 bool dsc_cost_of(const struct dsc_load *load, const struct dsc_cost_codec *codecs,
                  const struct dsc_question *question, const struct dsc_rates *rates,
-                 struct dsc_cost *cost_out, int *tier_out);
+                 uint64_t far_ppm, struct dsc_cost *cost_out, int *tier_out);
+
+/* A cost of which a share is that of data in memory; far_fs 0: not known. */
+uint32_t dsc_mix_fs(uint32_t near_fs, uint32_t far_fs, uint64_t far_ppm);
 
 /* a * b / c rounded down, the most there is where it does not fit. c > 0. */
 uint64_t dsc_mul_div(uint64_t a, uint64_t b, uint64_t c);

@@ -171,11 +171,15 @@ static void take_cost(struct dsc_option *option, const struct dsc_cost *cost)
 static void price(const struct dsc_option_table *table, const struct dsc_option_loads *cached,
                   const struct dsc_cost_codec *codecs, struct dsc_option *option)
 {
+    const uint64_t far_ppm =
+        dsc_question_far_ppm(table->q, table->rates, touches_feedback(table, option));
+
     for (int i = 0; i < cached->n; i++) {
         struct dsc_cost cost;
         int tier = 0;
 
-        if (!dsc_cost_of(&cached->loads[i], codecs, table->q, table->rates, &cost, &tier)) {
+        if (!dsc_cost_of(&cached->loads[i], codecs, table->q, table->rates, far_ppm, &cost,
+                         &tier)) {
             option->total_ns = DSC_UNKNOWN_NS;
             option->is_admitted = false;
             (void)snprintf(option->reason, sizeof(option->reason), "tier %d was not measured",
@@ -216,20 +220,13 @@ uint64_t dsc_question_far_ppm(const struct dsc_question *q, const struct dsc_rat
     return touched >= cache ? DSC_MILLION : dsc_mul_div(touched - half, DSC_MILLION, cache - half);
 }
 
-static uint32_t mix_fs(uint32_t near_fs, uint32_t far_fs, uint64_t ppm)
-{
-    if (far_fs == 0)
-        return near_fs;
-    return (uint32_t)((near_fs * (DSC_MILLION - ppm) + far_fs * ppm) / DSC_MILLION);
-}
-
 static struct dsc_codec_speed mix_speed(const struct dsc_codec_speed *speed, uint64_t ppm)
 {
     struct dsc_codec_speed mixed = *speed;
 
-    mixed.send_fs = mix_fs(speed->send_fs, speed->far_send_fs, ppm);
-    mixed.own_fs = mix_fs(speed->own_fs, speed->far_own_fs, ppm);
-    mixed.decode_fs = mix_fs(speed->decode_fs, speed->far_decode_fs, ppm);
+    mixed.send_fs = dsc_mix_fs(speed->send_fs, speed->far_send_fs, ppm);
+    mixed.own_fs = dsc_mix_fs(speed->own_fs, speed->far_own_fs, ppm);
+    mixed.decode_fs = dsc_mix_fs(speed->decode_fs, speed->far_decode_fs, ppm);
     return mixed;
 }
 

@@ -11,7 +11,7 @@
 
 #include "tuner/rates.h"
 
-#define DSC_PROFILE_VERSION 2
+#define DSC_PROFILE_VERSION 3
 #define DSC_PROFILE_BYTES_MAX 262144
 #define DSC_PROFILE_PATH_BYTES 4096
 #define DSC_PROFILE_WHY_BYTES 512

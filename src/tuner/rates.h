@@ -8,7 +8,7 @@
 
 #include "topo/topo.h"
 
-#define DSC_RATES_VERSION 2
+#define DSC_RATES_VERSION 3
 #define DSC_SPEEDS_MAX 64
 #define DSC_SPEED_SPEC_BYTES 32
 
@@ -20,7 +20,8 @@ struct dsc_tier_rates {
     uint64_t bytes_per_s_alone; /* one pair, one direction */
     uint64_t bytes_per_s;       /* per rank and direction, while all ranks send and receive */
     uint32_t byte_fs;           /* CPU time of a rank per byte moved, femtoseconds */
-    uint32_t by_memory; /* 1: ranks write and read messages in shared memory: codecs' time */
+    uint32_t far_byte_fs; /* the same with more bytes under way than caches hold; 0: not measured */
+    uint32_t by_memory;   /* 1: ranks write and read messages in shared memory: codecs' time */
 };
 
 /*
@@ -78,7 +79,7 @@ const struct dsc_codec_speed *dsc_rates_speed(const struct dsc_rates *rates, con
 
 /* ---- as bytes, little endian ---- */
 
-#define DSC_RATES_WIRE_BYTES (10 * 4 + 8 + DSC_TIERS_MAX * 40 + DSC_SPEEDS_MAX * (32 + 2 + 7 * 4))
+#define DSC_RATES_WIRE_BYTES (10 * 4 + 8 + DSC_TIERS_MAX * 44 + DSC_SPEEDS_MAX * (32 + 2 + 7 * 4))
 
 void dsc_rates_wire_put(const struct dsc_rates *rates, uint8_t wire[DSC_RATES_WIRE_BYTES]);
 /* DSCOMM_ERR_CORRUPT: a value is out of its range, *rates_out is as it was. from: rank, for the

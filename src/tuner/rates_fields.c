@@ -49,6 +49,7 @@ static const struct dsc_rates_field tier[] = {
     FIELD(dsc_tier_rates, bytes_per_s_alone, 1, BYTES_PER_S_MAX, DSC_WORSE_LESS),
     FIELD(dsc_tier_rates, bytes_per_s, 1, BYTES_PER_S_MAX, DSC_WORSE_LESS),
     FIELD(dsc_tier_rates, byte_fs, 0, BYTE_FS_MAX, DSC_WORSE_MORE),
+    FIELD(dsc_tier_rates, far_byte_fs, 0, BYTE_FS_MAX, DSC_WORSE_MORE),
     FIELD(dsc_tier_rates, by_memory, 0, 1, DSC_WORSE_LESS),
 };
 

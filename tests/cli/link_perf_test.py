@@ -151,7 +151,7 @@ class Files(Case):
         cases = [('', 'is no JSON from byte 0 on'), ('{', 'is no JSON'), (deep, 'is no JSON'),
                  ('[]', 'is no profile'), ('\x00' * 50, 'is no JSON'),
                  (' ' * 300000, 'has 262145 bytes, at most 262144'),
-                 (late, 'dscomm_profile is 99, must be 2'),
+                 (late, 'dscomm_profile is 99, must be 3'),
                  (wrong, 'rates.call_ns is no whole number of 0 or more')]
         for text, why in cases:
             result = self.loaded(text)

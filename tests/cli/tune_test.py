@@ -32,7 +32,7 @@ HOST, TCP = 'host', 'tcp'
 
 def tier(kind, rate, latency):
     return {'kind': kind, 'message_ns': 500, 'latency_ns': latency, 'bytes_per_s_alone': rate,
-            'bytes_per_s': rate, 'byte_fs': 100, 'by_memory': int(kind == HOST)}
+            'bytes_per_s': rate, 'byte_fs': 100, 'far_byte_fs': 0, 'by_memory': int(kind == HOST)}
 
 
 def speed(spec, fs):
@@ -44,8 +44,8 @@ def speed(spec, fs):
 def profile(*tiers, speeds=(('none', 200000), ('fp32', 200000), ('int8', 900000))):
     """A profile's text: what link_perf writes, as far as rates go."""
     return json.dumps({
-        'dscomm_profile': 2, 'machine': dict.fromkeys(FINGERPRINT, ''),
-        'rates': {'version': 2, 'n_tiers': len(tiers), 'tiers': list(tiers),
+        'dscomm_profile': 3, 'machine': dict.fromkeys(FINGERPRINT, ''),
+        'rates': {'version': 3, 'n_tiers': len(tiers), 'tiers': list(tiers),
                   'n_speeds': len(speeds), 'speeds': [speed(*s) for s in speeds],
                   'cpus_per_host': 2, 'ranks_per_host': 2, 'call_ns': 3000, 'op_ns': 200,
                   'overlap': 1, 'stage_ns': 0, 'header_bytes': 0, 'cache_bytes': 0}})

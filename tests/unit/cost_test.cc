@@ -130,6 +130,30 @@ TEST(Cost, HeadersAreSent)
     EXPECT_EQ(o.wire_ns[0], o.tx_bytes[0]);
 }
 
+/* Vectors that caches hold half of are moved at half of each cost. */
+TEST(Cost, BytesOfLargeCallsAreMovedFromMemory)
+{
+    const size_t n = 1 << 14;
+    struct dsc_rates rates = plain_rates(1000000000);
+    const auto moved_ns = [&] {
+        const struct dsc_option o =
+            find(options_of(plain_question(2, n), rates), "none", DSC_ALG_TWO_SHOT, 1);
+
+        return o.cpu_ns - o.codec_ns;
+    };
+
+    rates.tiers[0].byte_fs = 400000;
+    rates.tiers[0].far_byte_fs = 600000;
+    rates.cache_bytes = 4 * 8 * n; /* in and out, of one rank, are a quarter of it */
+    EXPECT_EQ(moved_ns(), 8 * n * 4 / 10);
+    rates.cache_bytes = 8 * n;
+    EXPECT_EQ(moved_ns(), 8 * n * 6 / 10);
+    rates.cache_bytes = 8 * n * 4 / 3;
+    EXPECT_NEAR(double(moved_ns()), double(8 * n * 5 / 10), 8);
+    rates.tiers[0].far_byte_fs = 0; /* not measured */
+    EXPECT_EQ(moved_ns(), 8 * n * 4 / 10);
+}
+
 /* ---- who waits for whom ---- */
 
 /* A call of one chunk with overlap: its parts come one after another. */

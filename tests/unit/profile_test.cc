@@ -174,7 +174,7 @@ TEST_F(Profile, WhatIsWrongIsNamed)
     const struct {
         const char *from, *to, *why;
     } cases[] = {
-        { "\"dscomm_profile\":\t2", "\"dscomm_profile\": 1", "dscomm_profile is 1, must be 2" },
+        { "\"dscomm_profile\":\t3", "\"dscomm_profile\": 2", "dscomm_profile is 2, must be 3" },
         { "\"dscomm_profile\"", "\"other\"", "is no profile: there is no number dscomm_profile" },
         { "\"machine\"", "\"Machine\"", "machine is missing" },
         { "\"value 1\"", "17", "machine.cpus is no text" },

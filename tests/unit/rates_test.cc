@@ -106,13 +106,13 @@ TEST_F(Rates, BytesGiveTheSameRates)
 TEST_F(Rates, BytesAreLittleEndianAndFixed)
 {
     const Wire wire = wire_of(example());
-    const uint8_t version_and_tiers[8] = { 2, 0, 0, 0, 2, 0, 0, 0 };
+    const uint8_t version_and_tiers[8] = { 3, 0, 0, 0, 2, 0, 0, 0 };
     const uint8_t latency[8] = { 0xDC, 0x05, 0, 0, 0, 0, 0, 0 }; /* 1500 */
 
-    EXPECT_EQ(wire.size(), 4336u);
+    EXPECT_EQ(wire.size(), 4368u);
     EXPECT_EQ(memcmp(wire.data(), version_and_tiers, 8), 0);
     EXPECT_EQ(memcmp(wire.data() + 48 + 8, latency, 8), 0);
-    EXPECT_EQ(memcmp(wire.data() + 48 + 8 * 40, "int8\0", 5), 0);
+    EXPECT_EQ(memcmp(wire.data() + 48 + 8 * 44, "int8\0", 5), 0);
 }
 
 TEST_F(Rates, ValuesOutOfRangeAreNamed)
@@ -120,7 +120,7 @@ TEST_F(Rates, ValuesOutOfRangeAreNamed)
     struct dsc_rates r = example();
 
     r.version = 1;
-    EXPECT_EQ(fault(r), "version is 1, must be 2 to 2");
+    EXPECT_EQ(fault(r), "version is 1, must be 3 to 3");
     r = example();
     r.n_tiers = DSC_TIERS_MAX + 1;
     EXPECT_EQ(fault(r), "n_tiers is 9, must be 0 to 8");
