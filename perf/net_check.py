@@ -3,8 +3,8 @@
 """The net plugin against what the sockets below it can do: net_check.py CHECK [options].
 
   local     two processes on this host: throughput and CPU time per byte against iperf3 with the same
-            number of sockets and congestion control, each at least 0.95 times and at most 1.2 times,
-            after a second to warm up. iperf3 sleeps while nothing comes; NCCL polls, whatever the
+            number of sockets, at least 0.95 times and at most 1.2 times, after a second to warm up.
+            Each has the congestion control that it has by itself, or that of --congestion. iperf3 sleeps while nothing comes; NCCL polls, whatever the
             net: that time is shown, and is not the net's
   latency   round trips of 8 bytes against plain sockets, at most 1.3 times
   link      over a link held to 10 Gbit/s in network namespaces (root): at least 0.95 of its payload
@@ -81,25 +81,11 @@ def local_net(args):
                                    '--bytes=%d' % MESSAGE_BYTES, '--seconds=%g' % args.seconds,
                                    '--warm=%d' % args.warm, '--in-flight=%d' % args.in_flight],
                                   {'DSCOMM_SOCKET_IFNAME': 'lo',
-                                   'DSCOMM_SOCKET_CONGESTION': args.congestion,
+                                   'DSCOMM_SOCKET_CONGESTION': args.congestion or 'auto',
                                    'DSCOMM_SOCKET_NSOCKS': str(args.socks)}))
     received = out['receive']
     cpu, waited = (sum(side[what] for side in out.values()) for what in ('cpu_s', 'waited_s'))
     return received['bytes'] / received['seconds'], (cpu - waited) / received['bytes'], waited / cpu
-
-
-def net_congestion():
-    """The congestion control that the net takes by itself: the system's, but for BBR."""
-    with socket.socket() as sock:
-        def option():
-            return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b'\0')
-        for instead in (b'cubic', b'reno'):
-            if option().startswith(b'bbr'):
-                try:
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, instead)
-                except OSError:
-                    pass
-        return option().decode()
 
 
 def free_port():
@@ -112,8 +98,9 @@ def local_iperf(args):
     port = free_port()
     server = subprocess.Popen(['iperf3', '-s', '-1', '-p', port], stdout=subprocess.DEVNULL)
     client = ['iperf3', '-c', '127.0.0.1', '-p', port, '-l', str(MESSAGE_BYTES), '-P',
-              str(args.socks), '-C', args.congestion, '-O', str(args.warm), '-t',
-              '%d' % max(1, args.seconds), '-J']
+              str(args.socks), '-O', str(args.warm), '-t', '%d' % max(1, args.seconds), '-J']
+    if args.congestion:
+        client += ['-C', args.congestion]
     deadline = time.monotonic() + 20
     try:
         while True:
@@ -343,8 +330,7 @@ def main():
     parser.add_argument('--warm', type=int, default=1, help='seconds before those of local')
     parser.add_argument('--socks', type=int, default=1)
     parser.add_argument('--in-flight', type=int, default=8, help='messages at a time in local')
-    parser.add_argument('--congestion', default=net_congestion(),
-                        help='congestion control in local, for both; default: %(default)s')
+    parser.add_argument('--congestion', help='congestion control in local, for both')
     parser.add_argument('--functional', action='store_true')
     args = parser.parse_args()
     if args.functional:
