@@ -52,9 +52,7 @@ static void avoid_bbr(int fd)
         strncmp(name, "bbr", 3) != 0)
         return;
     if (!take(fd, instead)) /* without privileges only what the system allows */
-        instead = "reno";
-    if (!take(fd, instead))
-        instead = name;
+        instead = take(fd, "reno") ? "reno" : name;
     if (!atomic_exchange(&is_said, true))
         dsc_log_info(NET,
                      "TCP connections have congestion control %s, the system's is %s "
