@@ -55,8 +55,9 @@ dscomm_status_t dsc_meter_agree(struct dsc_meter *m, uint64_t value, struct dsc_
             agreed_out->most = all[r];
         if (all[r] != 0 && (agreed_out->least == 0 || all[r] < agreed_out->least))
             agreed_out->least = all[r];
-        agreed_out->mean += all[r] / n;
+        agreed_out->mean += all[r];
     }
+    agreed_out->mean /= n;
     dsc_free(all);
     return st;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* measuring a communicator: all ranks get the same rates, in time, and calls go on after it. */
 #include "support/internal_begin.h"
-#include "comm/comm.h"
+#include "comm/measure.h"
 #include "support/internal_end.h"
 
 #include <gtest/gtest.h>
@@ -156,6 +156,33 @@ TEST_P(Measure, TheTimeIsKept)
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Measure, testing::Values("loopback", "shm", "tcp"));
+
+/* Numbers that are smaller than the number of ranks too. */
+TEST(MeasureAgreed, LeastMostAndMeanOfAllRanks)
+{
+    constexpr int n = 8;
+    const World world(n, "loopback");
+    std::vector<struct dsc_agreed> agreed(n);
+    std::vector<dscomm_status_t> status(n);
+
+    ASSERT_TRUE(world.ok());
+    world.each([&](int rank) {
+        struct dscomm_comm *const comm = world.comms[rank];
+        struct dsc_meter meter = {};
+        const uint32_t ticket = dsc_turns_take(&comm->turns);
+
+        meter.comm = comm;
+        dsc_turns_wait(&comm->turns, ticket);
+        status[rank] = dsc_meter_agree(&meter, static_cast<uint64_t>(rank), &agreed[rank]);
+        dsc_turns_end(&comm->turns, ticket);
+    });
+    for (int rank = 0; rank < n; rank++) {
+        EXPECT_EQ(status[rank], DSCOMM_OK);
+        EXPECT_EQ(agreed[rank].least, 1u) << "of those above 0";
+        EXPECT_EQ(agreed[rank].most, 7u);
+        EXPECT_EQ(agreed[rank].mean, 28u / n);
+    }
+}
 
 TEST(MeasureAlone, OneRankHasCodecsAndNoLinks)
 {
